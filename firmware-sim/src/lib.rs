@@ -1,0 +1,1 @@
+//! A fleet of conforming Sparkplug edge nodes, with faults on request.

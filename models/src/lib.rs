@@ -1,0 +1,1 @@
+//! Quantized ONNX models: manifests, features, backends and a bounded runner.

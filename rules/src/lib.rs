@@ -1,0 +1,1 @@
+//! Keyed complex event processing for Sparkplug metrics, without I/O.
