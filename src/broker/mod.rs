@@ -1,0 +1,194 @@
+//! The MQTT broker seam: what the rest of the gateway knows of a broker.
+//!
+//! An engine terminates MQTT (sessions, wills, retained messages, rights) and hands each accepted
+//! publish to the pipeline as an [`Inbound`]. The pipeline answers through the [`Handle`]. No type of
+//! any broker library crosses this line, so that engines can be exchanged in configuration.
+//!
+//! *Invariant*: the acknowledgement of a QoS 1 or 2 publish travels as a [`PubackToken`]. It must be
+//! completed; dropping it closes the session that published, so that a lost acknowledgement can never
+//! pass for a delivered message.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+/// MQTT quality of service (MQTT 3.1.1 section 4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Qos {
+    /// At most once.
+    AtMostOnce = 0,
+    /// At least once.
+    AtLeastOnce = 1,
+    /// Exactly once.
+    ExactlyOnce = 2,
+}
+
+/// One publish that the broker accepted, in the order in which its session sent it.
+#[derive(Debug)]
+pub struct Inbound {
+    /// Topic name, already checked to be valid UTF-8 without wildcards or U+0000.
+    pub topic: Arc<str>,
+    /// Application payload, untouched.
+    pub payload: Bytes,
+    /// When the bytes were read from the socket: the start of the decision latency.
+    pub received_at: Instant,
+    /// Client id of the publisher; `None` where the engine cannot tell (rumqttd).
+    pub client: Option<Arc<str>>,
+    /// QoS of the publish; `None` where the engine cannot tell (rumqttd).
+    pub qos: Option<Qos>,
+    /// RETAIN flag as published.
+    pub retain: bool,
+    /// W3C `traceparent` from an MQTT v5 user property.
+    pub traceparent: Option<Box<str>>,
+    /// This publish is the publisher's will, sent by the broker.
+    pub will: bool,
+    /// Acknowledgement to release once the record is durable; `None` for QoS 0.
+    pub ack: Option<PubackToken>,
+}
+
+/// What an engine hands to the pipeline, in order of happening.
+#[derive(Debug)]
+pub enum Delivery {
+    /// An accepted publish that matched the gateway's own subscriptions.
+    Publish(Inbound),
+    /// A client came or went.
+    Event(Event),
+}
+
+/// A client's coming and going.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A CONNECT was accepted.
+    Connected {
+        /// Client id, assigned by the broker where the client sent none.
+        client: Arc<str>,
+        /// Authenticated user, if any.
+        user: Option<Arc<str>>,
+        /// Peer address.
+        address: SocketAddr,
+        /// MQTT protocol level: 4 (v3.1.1) or 5.
+        protocol: u8,
+    },
+    /// A connection ended.
+    Disconnected {
+        /// Client id.
+        client: Arc<str>,
+        /// Why, in a stable snake_case word such as `client`, `keep_alive`, `take_over`.
+        reason: &'static str,
+    },
+}
+
+/// The right to acknowledge one publish.
+///
+/// Completing it lets the engine send PUBACK (QoS 1) or PUBREC (QoS 2). Dropping it without completion
+/// closes the publisher's session, so that the client sends the message again.
+#[must_use = "an acknowledgement that is dropped closes the publisher's session"]
+pub struct PubackToken(Option<Box<dyn FnOnce(AckOutcome) + Send>>);
+
+/// How an acknowledgement ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckOutcome {
+    /// The message is owned by the gateway: acknowledge it.
+    Accepted,
+    /// The gateway will never take this message (payload refused): acknowledge with reason code 0x99
+    /// towards v5, plainly towards v3.1.1, so that the client does not send it for ever.
+    Refused,
+    /// The token was dropped: close the session.
+    Dropped,
+}
+
+impl PubackToken {
+    /// A token whose outcome is told to `done` exactly once, possibly from another thread.
+    pub fn new(done: impl FnOnce(AckOutcome) + Send + 'static) -> Self {
+        Self(Some(Box::new(done)))
+    }
+
+    /// Acknowledge: the record is as durable as the configuration asks.
+    pub fn accept(mut self) {
+        if let Some(done) = self.0.take() {
+            done(AckOutcome::Accepted);
+        }
+    }
+
+    /// Acknowledge, telling a v5 client that the payload was not usable.
+    pub fn refuse(mut self) {
+        if let Some(done) = self.0.take() {
+            done(AckOutcome::Refused);
+        }
+    }
+}
+
+impl Drop for PubackToken {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done(AckOutcome::Dropped);
+        }
+    }
+}
+
+impl std::fmt::Debug for PubackToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PubackToken")
+    }
+}
+
+/// A publish by the gateway itself (NCMD, DCMD, STATE, certificates).
+#[derive(Debug, Clone)]
+pub struct Publish {
+    /// Topic name.
+    pub topic: Arc<str>,
+    /// Payload.
+    pub payload: Bytes,
+    /// QoS towards subscribers is the lower of this and their subscription's.
+    pub qos: Qos,
+    /// RETAIN flag.
+    pub retain: bool,
+}
+
+/// Why a publish by the gateway could not be handed to the engine.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The engine's queue is full; nothing was sent.
+    #[error("the broker's queue is full")]
+    Full,
+    /// The engine has stopped; the process is about to end.
+    #[error("the broker has stopped")]
+    Stopped,
+}
+
+/// What an engine counts. All values since start.
+#[derive(Debug, Clone, Default)]
+pub struct BrokerStats {
+    /// Engine name: `native` or `rumqttd`.
+    pub engine: &'static str,
+    /// Connections now.
+    pub connections: u64,
+    /// Sessions now, connected or not.
+    pub sessions: u64,
+    /// Retained messages now.
+    pub retained: u64,
+    /// Publishes accepted from clients.
+    pub publishes: u64,
+    /// Messages dropped, by stable snake_case reason.
+    pub dropped: Vec<(&'static str, u64)>,
+    /// Connections, publishes and subscriptions refused, by stable snake_case reason.
+    pub refused: Vec<(&'static str, u64)>,
+}
+
+/// The gateway's side of a running engine. Cheap to clone behind an `Arc`; callable from any thread.
+pub trait Handle: Send + Sync + 'static {
+    /// Hands a publish to the engine without waiting. A subscriber that was subscribed before this call
+    /// gets it; order among calls from one thread is kept.
+    ///
+    /// # Errors
+    /// [`PublishError`] when the engine cannot take it; nothing was sent then.
+    fn publish(&self, publish: Publish) -> Result<(), PublishError>;
+
+    /// Whether any connected client is subscribed to this topic. `None` where the engine cannot tell.
+    fn has_subscriber(&self, topic: &str) -> Option<bool>;
+
+    /// Counters and gauges.
+    fn stats(&self) -> BrokerStats;
+}
