@@ -145,6 +145,32 @@ pub struct Publish {
     pub qos: Qos,
     /// RETAIN flag.
     pub retain: bool,
+    /// Told when a copy of this publish was written to a subscriber's socket; see [`Written`].
+    pub on_written: Option<Written>,
+}
+
+/// A callback for the moment at which a publish by the gateway left on a socket: the end of the decision
+/// latency. Engines call it once for each subscriber, right after the write that carried the message
+/// returned; an engine that can't tell calls it when the message is queued.
+#[derive(Clone)]
+pub struct Written(Arc<dyn Fn(Instant) + Send + Sync>);
+
+impl Written {
+    /// Wraps a callback; it must be quick, since it runs on the task that writes to the socket.
+    pub fn new(f: impl Fn(Instant) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(f))
+    }
+
+    /// The message left at `at`.
+    pub fn tell(&self, at: Instant) {
+        (self.0)(at);
+    }
+}
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Written")
+    }
 }
 
 /// Why a publish by the gateway could not be handed to the engine.
