@@ -1,0 +1,71 @@
+//! What counts as a device having done what was written.
+
+use std::sync::Arc;
+
+use sparkplug::value::Value;
+
+use super::Target;
+
+/// How a write is confirmed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Confirm {
+    /// Whose value is looked at; `None`: the written target's.
+    pub target: Option<Target>,
+    /// Metric that is looked at; `None`: the written one.
+    pub metric: Option<Arc<str>>,
+    /// Value that must be shown; `None`: the written one.
+    pub equals: Option<Value>,
+    /// Largest distance from that value, for numbers.
+    pub tolerance: f64,
+    /// Longest wait in ms.
+    pub within_ms: u64,
+}
+
+impl Confirm {
+    /// Confirmed by the written metric showing the written value within `within_ms`.
+    #[must_use]
+    pub fn by_echo(within_ms: u64) -> Self {
+        Self { target: None, metric: None, equals: None, tolerance: 0.0, within_ms }
+    }
+
+    pub(super) fn within_ms(&self) -> u64 {
+        self.within_ms
+    }
+
+    pub(super) fn target(&self, written: &Target) -> Target {
+        self.target.clone().unwrap_or_else(|| written.clone())
+    }
+
+    pub(super) fn metric(&self, written: &Arc<str>) -> Arc<str> {
+        self.metric.clone().unwrap_or_else(|| written.clone())
+    }
+
+    pub(super) fn met_by(&self, written: &Value, shown: &Value) -> bool {
+        let wanted = self.equals.as_ref().unwrap_or(written);
+        match (number(wanted), number(shown)) {
+            (Some(a), Some(b)) => (a - b).abs() <= self.tolerance.max(f64::from(f32::EPSILON) * a.abs()),
+            _ => wanted == shown,
+        }
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "confirmation compares as doubles, as rules do")]
+    match value {
+        Value::Int(v) => Some(*v as f64),
+        Value::UInt(v) | Value::DateTime(v) => Some(*v as f64),
+        Value::Float(v) => Some(f64::from(*v)),
+        Value::Double(v) => Some(*v),
+        _ => None,
+    }
+}
+
+pub(super) fn show(value: &Value) -> String {
+    match (number(value), value) {
+        (Some(v), _) => v.to_string(),
+        (None, Value::Bool(v)) => v.to_string(),
+        (None, Value::String(v)) => format!("{v:?}"),
+        (None, Value::Null) => "null".to_owned(),
+        (None, _) => "another value".to_owned(),
+    }
+}

@@ -1,0 +1,367 @@
+//! The configuration file: its sections, its defaults, and how it is read.
+//!
+//! Each part of the gateway owns its section's meaning; this module owns the file. `examples/sparkgate.toml`
+//! documents every key, and a test loads it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub mod load;
+pub mod quantity;
+
+use load::{Diagnostic, Loaded, Source};
+use quantity::{ByteSize, Span};
+
+/// Where the main file lies when no `-c` is given.
+pub const DEFAULT_FILE: &str = "/etc/sparkgate/sparkgate.toml";
+/// Drop-ins that are read after [`DEFAULT_FILE`], in name order.
+pub const DEFAULT_FOLDER: &str = "/etc/sparkgate/conf.d";
+
+/// The whole configuration.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Identity and folders.
+    pub gateway: Gateway,
+    /// The embedded broker.
+    pub mqtt: crate::broker::config::Config,
+    /// The Sparkplug Host Application.
+    pub host: Host,
+    /// Rule packs.
+    pub rules: Rules,
+    /// Models.
+    pub models: Models,
+    /// Local writes.
+    pub writes: Writes,
+    /// Hot, warm and cold buffer.
+    pub buffer: Buffer,
+    /// The way to the cloud; absent: nothing leaves the box.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<crate::bridge::Config>,
+    /// Web page, JSON API and metrics.
+    pub admin: Admin,
+    /// Log output.
+    pub log: Log,
+}
+
+/// `[gateway]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Gateway {
+    /// One token of `A-Z a-z 0-9 -`: part of every stream, subject and message id.
+    #[serde(deserialize_with = "quantity::token")]
+    pub id: String,
+    /// Journal, state and quarantine.
+    pub data_dir: PathBuf,
+    /// Where `admin.sock` lies; default `$RUNTIME_DIRECTORY`, else `<data_dir>/run`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime_dir: Option<PathBuf>,
+}
+
+impl Default for Gateway {
+    fn default() -> Self {
+        Self {
+            id: String::new(),
+            data_dir: PathBuf::from("/var/lib/sparkgate"),
+            runtime_dir: None,
+        }
+    }
+}
+
+impl Gateway {
+    /// The folder of the admin socket.
+    #[must_use]
+    pub fn runtime_folder(&self) -> PathBuf {
+        self.runtime_dir
+            .clone()
+            .or_else(|| std::env::var_os("RUNTIME_DIRECTORY").map(PathBuf::from))
+            .unwrap_or_else(|| self.data_dir.join("run"))
+    }
+}
+
+/// `[host]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Host {
+    /// Host id in the STATE topic; default: the gateway's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Whether edge nodes may take this host as their primary one (STATE is published).
+    pub primary: bool,
+    /// How long a gap in `seq` may stay open before a rebirth is asked for.
+    pub reorder_timeout: Span,
+    /// Rebirth requests.
+    pub rebirth: Rebirth,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            id: None,
+            primary: true,
+            reorder_timeout: secs(2),
+            rebirth: Rebirth::default(),
+        }
+    }
+}
+
+/// `[host] rebirth`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rebirth {
+    /// Whether rebirths are ever asked for.
+    pub enabled: bool,
+    /// At most one request per node in this time.
+    pub cooldown: Span,
+}
+
+impl Default for Rebirth {
+    fn default() -> Self {
+        Self { enabled: true, cooldown: secs(5) }
+    }
+}
+
+/// `[rules]`
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rules {
+    /// Files, or folders whose `*.toml` (not `*.scenario.toml`) are packs; sub-folders included.
+    pub paths: Vec<PathBuf>,
+    /// Packs built into the binary, by id; `*` for all.
+    pub use_shipped: Vec<String>,
+    /// Evaluate and report everything, send no command.
+    pub dry_run: bool,
+}
+
+/// `[models]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Models {
+    /// Folders with a `manifest.toml` each, or folders of such folders.
+    pub paths: Vec<PathBuf>,
+    /// Sensor models built into the binary, by name; `*` for all.
+    pub use_shipped: Vec<String>,
+    /// Backends in order of preference; the first that works is used.
+    pub backend: Vec<String>,
+    /// Requests that may wait for a model before new ones are skipped and counted.
+    pub queue: usize,
+}
+
+impl Default for Models {
+    fn default() -> Self {
+        Self {
+            paths: Vec::new(),
+            use_shipped: Vec::new(),
+            backend: vec!["tract:cpu".to_owned()],
+            queue: 1024,
+        }
+    }
+}
+
+/// `[writes]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Writes {
+    /// Never command a device: every write is rejected, rebirth requests too.
+    pub read_only: bool,
+    /// Writes to one target in a second; more are rejected as `rate_limit`.
+    pub max_per_second: u32,
+    /// Longest time a write waits for its confirmation when nothing else is said.
+    pub confirm_timeout: Span,
+}
+
+impl Default for Writes {
+    fn default() -> Self {
+        Self { read_only: false, max_per_second: 20, confirm_timeout: secs(5) }
+    }
+}
+
+/// `[buffer]`
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Buffer {
+    /// Recent records in memory.
+    pub hot: Hot,
+    /// The journal on local disk.
+    pub warm: Warm,
+}
+
+/// `[buffer] hot`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hot {
+    /// Records older than this leave memory.
+    pub ttl: Span,
+    /// Memory for recent records.
+    pub max: ByteSize,
+}
+
+impl Default for Hot {
+    fn default() -> Self {
+        Self { ttl: secs(60), max: ByteSize(64 << 20) }
+    }
+}
+
+/// `[buffer] warm`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Warm {
+    /// Delivered records older than this are removed.
+    pub ttl: Span,
+    /// Disk for the journal.
+    pub max: ByteSize,
+    /// Longest time between two fsyncs while records arrive: what QoS 0 data a power cut can take.
+    pub sync: Span,
+    /// Size of one segment file.
+    pub segment: ByteSize,
+    /// How long delivered records are kept, in case the far end loses what it acknowledged.
+    pub keep_delivered: Span,
+}
+
+impl Default for Warm {
+    fn default() -> Self {
+        Self {
+            ttl: secs(2 * 3600),
+            max: ByteSize(1 << 30),
+            sync: Span(std::time::Duration::from_millis(50)),
+            segment: ByteSize(16 << 20),
+            keep_delivered: secs(300),
+        }
+    }
+}
+
+/// `[admin]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    /// Address of the page, the API and the metrics.
+    pub listen: SocketAddr,
+    /// File with the token that writes need; without one, writes go through the admin socket alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8780)),
+            token_file: None,
+        }
+    }
+}
+
+/// `[log]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `text` or `json`.
+    pub format: LogFormat,
+    /// `tracing` filter directives, such as `info` or `sparkgate=debug,warn`.
+    pub filter: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".to_owned() }
+    }
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+const fn secs(seconds: u64) -> Span {
+    Span(std::time::Duration::from_secs(seconds))
+}
+
+impl Config {
+    /// Reads the files that `run` and `validate` read, and checks what no single value shows.
+    ///
+    /// `file` is `-c`; without it the files under `/etc/sparkgate` are read. `folder` is `--config-dir`.
+    ///
+    /// # Errors
+    /// Every mistake at once, with file, line and column.
+    pub fn read(
+        file: Option<&Path>,
+        folder: Option<&Path>,
+    ) -> Result<Loaded<Self>, Vec<Diagnostic>> {
+        let default_folder = Path::new(DEFAULT_FOLDER);
+        let (main, folder) = match file {
+            Some(file) => (file, folder),
+            None => (
+                Path::new(DEFAULT_FILE),
+                folder.or_else(|| default_folder.is_dir().then_some(default_folder)),
+            ),
+        };
+        Self::from_sources(&load::read_sources(main, folder)?)
+    }
+
+    /// As [`Config::read`], from texts.
+    ///
+    /// # Errors
+    /// Every mistake at once.
+    pub fn from_sources(sources: &[Source]) -> Result<Loaded<Self>, Vec<Diagnostic>> {
+        let loaded = load::load::<Self>(sources)?;
+        let found = loaded.value.contradictions(&loaded.sources, sources);
+        if found.is_empty() { Ok(loaded) } else { Err(found) }
+    }
+
+    /// What is wrong with values that are each fine by themselves.
+    fn contradictions(
+        &self,
+        origins: &std::collections::BTreeMap<String, (PathBuf, usize)>,
+        sources: &[Source],
+    ) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        let mut say = |key: &str, message: String| {
+            let (file, place) = match origins.get(key) {
+                Some((file, line)) => (file.clone(), Some((*line, 1))),
+                None => (sources.first().map_or_else(PathBuf::new, |s| s.file.clone()), None),
+            };
+            found.push(Diagnostic { file, place, message });
+        };
+        if self.gateway.id.is_empty() {
+            say(
+                "gateway.id",
+                "gateway.id is missing: give this gateway a name of A-Z a-z 0-9 -, unique among your gateways".to_owned(),
+            );
+        }
+        let warm = &self.buffer.warm;
+        if warm.max.0 < warm.segment.0.saturating_mul(4) {
+            say(
+                "buffer.warm.max",
+                format!(
+                    "buffer.warm.max ({}) holds fewer than four segments of {}: raise max or lower segment",
+                    warm.max, warm.segment
+                ),
+            );
+        }
+        if !(64 << 10..=1 << 30).contains(&warm.segment.0) {
+            say(
+                "buffer.warm.segment",
+                format!("buffer.warm.segment ({}) must lie between 64KiB and 1GiB", warm.segment),
+            );
+        }
+        if let Some(id) = &self.host.id
+            && (id.is_empty() || id.contains(['/', '+', '#', '\0']))
+        {
+            // tck-id-host-topic-phid-... : the host id is one MQTT level.
+            say("host.id", format!("host.id `{id}` must be one MQTT topic level: no / + #"));
+        }
+        found
+    }
+
+    /// The Sparkplug host id.
+    #[must_use]
+    pub fn host_id(&self) -> &str {
+        self.host.id.as_deref().unwrap_or(&self.gateway.id)
+    }
+}
