@@ -14,6 +14,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+pub mod config;
+
 /// MQTT quality of service (MQTT 3.1.1 section 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Qos {
