@@ -1,0 +1,594 @@
+//! The handle that everybody holds.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{broadcast, watch};
+
+use crate::buffer::Config;
+use crate::buffer::ledger::Counts;
+use crate::buffer::read::{LaneScan, ReadError};
+use crate::buffer::record::{Cause, LANES, Lane, NewRecord, Origin, Record, RecordId};
+use crate::buffer::recovery::{OpenError, Recovered, Recovery, recover};
+use crate::buffer::replay::Replay;
+use crate::buffer::shared::{Shared, State};
+use crate::buffer::stat::{DiskState, LaneState, Stat};
+use crate::buffer::storage::Storage;
+use crate::buffer::writer::Writer;
+
+/// Records that a slow subscriber of the tap may fall behind before it misses some.
+const TAP: usize = 1024;
+/// How long dropping the last handle waits for the writer.
+const DROP_WAIT: Duration = Duration::from_secs(30);
+
+/// A record was not taken; it comes back where it can be tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    /// No room on the disk or under the quota, or the disk is too slow and too much waits to be written.
+    /// Heals by itself.
+    #[error("the journal has no room")]
+    Full(Box<NewRecord>),
+    /// The writer has stopped for good; the process must end.
+    #[error("the journal has stopped")]
+    Stopped,
+}
+
+/// A batch was not taken, none of it.
+#[derive(Debug, thiserror::Error)]
+pub enum BatchError {
+    /// See [`AppendError::Full`].
+    #[error("the journal has no room")]
+    Full(Vec<NewRecord>),
+    /// See [`AppendError::Stopped`].
+    #[error("the journal has stopped")]
+    Stopped,
+}
+
+/// The journal did not come to a clean end.
+#[derive(Debug, thiserror::Error)]
+pub enum CloseError {
+    /// The writer had stopped before.
+    #[error("the journal had stopped: {0}")]
+    Stopped(String),
+    /// The disk took too long; what was not durable may be lost.
+    #[error("the journal was still writing after {0:?}")]
+    TimedOut(Duration),
+    /// The disk has no room for the last records.
+    #[error("{0} records could not be written: no room")]
+    Unwritten(usize),
+}
+
+/// Ends the writer when the last handle goes.
+struct Guard(Arc<Shared>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = close(&self.0, DROP_WAIT);
+    }
+}
+
+/// The journal. Cheap to clone; every method takes `&self` and holds its lock for memory work only, except
+/// where reading from disk is said.
+#[derive(Clone)]
+pub struct Journal {
+    shared: Arc<Shared>,
+    _guard: Arc<Guard>,
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal").field("durable", &self.durable_id()).finish_non_exhaustive()
+    }
+}
+
+impl Journal {
+    /// Recovers what lies in `storage` and starts the writer.
+    ///
+    /// Engine time goes on from [`Recovery::engine_ms_base`].
+    ///
+    /// # Errors
+    /// The configuration can't work, or the folder can't be read or written. Damage is no error.
+    pub fn open(storage: Arc<dyn Storage>, config: Config) -> Result<(Self, Recovery), OpenError> {
+        let (journal, writer, recovery) = Self::open_stepped(storage, config)?;
+        let thread = std::thread::Builder::new().name("journal".to_owned());
+        journal.shared.lock().closed = false;
+        if let Err(error) = thread.spawn(move || writer.run()) {
+            journal.shared.lock().closed = true;
+            return Err(OpenError::Thread(error));
+        }
+        Ok((journal, recovery))
+    }
+
+    /// The same without a thread: the caller runs the writer's rounds.
+    pub(crate) fn open_stepped(
+        storage: Arc<dyn Storage>,
+        config: Config,
+    ) -> Result<(Self, Writer, Recovery), OpenError> {
+        config.check().map_err(OpenError::Config)?;
+        let Recovered { mut state, ledger, reserve, report } = recover(storage.as_ref(), &config)?;
+        // Until a thread runs there is nobody to wait for.
+        state.closed = true;
+        let durable = state.durable();
+        let appended = LANES.map(|lane| watch::Sender::new(state.ledger.lane(lane).last_id));
+        let shared = Arc::new(Shared {
+            config,
+            storage,
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            durable: watch::Sender::new(durable),
+            appended,
+            failed: watch::Sender::new(None),
+            tap: broadcast::Sender::new(TAP),
+            scans: LANES.map(|lane| Mutex::new(LaneScan::new(lane, 0))),
+        });
+        let writer = Writer::new(Arc::clone(&shared), ledger, reserve);
+        let guard = Arc::new(Guard(Arc::clone(&shared)));
+        Ok((Self { shared, _guard: guard }, writer, report))
+    }
+
+    /// Gives `record` its id and makes it visible to readers at once; it is on the disk when
+    /// [`durable_id`](Self::durable_id) reaches its id. Never waits for the disk.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn append(&self, record: NewRecord) -> Result<Arc<Record>, AppendError> {
+        let lane = record.class.lane();
+        let mut state = self.shared.lock();
+        if state.stopped.is_some() || state.closing {
+            return Err(AppendError::Stopped);
+        }
+        if !has_room(&state, &self.shared.config, lane, crate::buffer::codec::weight(&record)) {
+            return Err(AppendError::Full(Box::new(record)));
+        }
+        let record = state.admit(record);
+        self.publish(state, std::slice::from_ref(&record));
+        Ok(record)
+    }
+
+    /// Takes all of `records` or none; their ids follow each other.
+    ///
+    /// # Errors
+    /// See [`BatchError`].
+    pub fn append_batch(&self, records: Vec<NewRecord>) -> Result<Vec<Arc<Record>>, BatchError> {
+        let mut state = self.shared.lock();
+        if state.stopped.is_some() || state.closing {
+            return Err(BatchError::Stopped);
+        }
+        let total: u64 = records.iter().map(crate::buffer::codec::weight).sum();
+        let mut lanes = records.iter().map(|record| record.class.lane());
+        if !lanes.all(|lane| has_room(&state, &self.shared.config, lane, total)) {
+            return Err(BatchError::Full(records));
+        }
+        let records: Vec<_> = records.into_iter().map(|record| state.admit(record)).collect();
+        self.publish(state, &records);
+        Ok(records)
+    }
+
+    /// Tells readers of new records and wakes the writer where it should not wait.
+    fn publish(&self, mut state: std::sync::MutexGuard<'_, State>, records: &[Arc<Record>]) {
+        state.evict(&self.shared.config);
+        // The writer sleeps until the group is due; it must learn of the first record of a group, of a full
+        // frame, and of an alarm.
+        let data = state.lane(Lane::Data).queue.len();
+        let first = data + state.lane(Lane::Alarms).queue.len() <= records.len();
+        let alarm = records.iter().any(|record| record.data.class.lane() == Lane::Alarms);
+        let wake = first || alarm || state.want_sync || state.unwritten_bytes >= 256 << 10;
+        drop(state);
+        if wake {
+            self.shared.wake.notify_all();
+        }
+        for record in records {
+            self.shared.appended(record.data.class.lane()).send_if_modified(|last| {
+                let newer = *last < record.id;
+                *last = (*last).max(record.id);
+                newer
+            });
+            if self.shared.tap.receiver_count() > 0 {
+                // Without a subscriber there is nobody to tell; a slow one misses records and is told so.
+                let _ = self.shared.tap.send(Arc::clone(record));
+            }
+        }
+    }
+
+    /// Every record up to this id is on the disk.
+    #[must_use]
+    pub fn durable_id(&self) -> RecordId {
+        self.shared.lock().durable()
+    }
+
+    /// Follows [`durable_id`](Self::durable_id).
+    #[must_use]
+    pub fn durable(&self) -> watch::Receiver<RecordId> {
+        self.shared.durable.subscribe()
+    }
+
+    /// An acknowledgement waits for the newest record: the next fsync starts as soon as the disk is free,
+    /// and covers everything appended until then.
+    pub fn want_sync(&self) {
+        let mut state = self.shared.lock();
+        if state.waiting_since.is_some() && !state.want_sync {
+            state.want_sync = true;
+            drop(state);
+            self.shared.wake.notify_all();
+        }
+    }
+
+    /// The reason, once the writer has stopped for good: the process must then end non-zero.
+    #[must_use]
+    pub fn failed(&self) -> watch::Receiver<Option<String>> {
+        self.shared.failed.subscribe()
+    }
+
+    /// Follows the newest record of `lane`.
+    #[must_use]
+    pub fn appended(&self, lane: Lane) -> watch::Receiver<RecordId> {
+        self.shared.appended(lane).subscribe()
+    }
+
+    /// Records of `lane` after `after`, in order, at most `max_records` and about `max_bytes` of bodies, but
+    /// at least one where there is one. Memory first, else the disk. `gap` records stand where records are
+    /// lost. Records that are not durable yet are included: a bridge uses
+    /// [`read_durable`](Self::read_durable).
+    ///
+    /// # Errors
+    /// A segment can't be opened.
+    pub fn read(
+        &self,
+        lane: Lane,
+        after: RecordId,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<Arc<Record>>, ReadError> {
+        self.read_until(lane, after, RecordId::MAX, max_records, max_bytes)
+    }
+
+    /// The same, durable records only: what leaves the box must not be forgotten by it.
+    ///
+    /// # Errors
+    /// A segment can't be opened.
+    pub fn read_durable(
+        &self,
+        lane: Lane,
+        after: RecordId,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<Arc<Record>>, ReadError> {
+        let until = self.durable_in(lane);
+        self.read_until(lane, after, until, max_records, max_bytes)
+    }
+
+    /// Every record of `lane` up to this id is on the disk; alarms do not wait for data here.
+    #[must_use]
+    pub fn durable_in(&self, lane: Lane) -> RecordId {
+        self.shared.lock().lane(lane).synced
+    }
+
+    fn read_until(
+        &self,
+        lane: Lane,
+        after: RecordId,
+        until: RecordId,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<Arc<Record>>, ReadError> {
+        let mut scan = self.shared.scan(lane).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = Vec::new();
+        let mut bytes = 0;
+        let fits = |record: &Record, bytes: usize| record.id <= until && (bytes == 0 || bytes + record.data.body.len() <= max_bytes);
+        if let Some(hot) = self.shared.lock().lane(lane).hot_after(after) {
+            for hot in hot.take(max_records) {
+                if !fits(&hot.record, bytes) {
+                    break;
+                }
+                bytes += hot.record.data.body.len().max(1);
+                records.push(Arc::clone(&hot.record));
+            }
+            self.handed_out(lane, &records, &[], records.len());
+            return Ok(records);
+        }
+        scan.seek(after);
+        let mut ords = Vec::new();
+        let mut hot = 0;
+        while records.len() < max_records {
+            let Some(item) = scan.peek(&self.shared)? else { break };
+            if !fits(&item.record, bytes) {
+                break;
+            }
+            let Some(item) = scan.next(&self.shared)? else { break };
+            bytes += item.record.data.body.len().max(1);
+            hot += usize::from(item.hot);
+            ords.push(item.ord_end);
+            records.push(item.record);
+        }
+        self.handed_out(lane, &records, &ords, hot);
+        Ok(records)
+    }
+
+    fn handed_out(&self, lane: Lane, records: &[Arc<Record>], ords: &[u64], hot: usize) {
+        let Some(last) = records.last() else { return };
+        let mut state = self.shared.lock();
+        state.figures.served_hot += hot as u64;
+        state.figures.served_warm += (records.len() - hot) as u64;
+        let memory = state.lane_mut(lane);
+        memory.read_high = memory.read_high.max(last.id);
+        for (record, ord) in records.iter().zip(ords) {
+            memory.hand(record.id, *ord);
+        }
+    }
+
+    /// Everything of `lane` up to `up_to` is in the stream: the cursor moves there, and what it passes counts
+    /// as published. Older acks are ignored.
+    pub fn ack(&self, lane: Lane, up_to: RecordId) {
+        self.ack_split(lane, up_to, 0);
+    }
+
+    /// [`ack`](Self::ack), where `filtered` of the records passed were left out on purpose.
+    pub fn ack_split(&self, lane: Lane, up_to: RecordId, filtered: u64) {
+        let Some((id, ord)) = self.place(lane, up_to) else { return };
+        let mut state = self.shared.lock();
+        let before = state.ledger.lane(lane).cursor;
+        if id <= before {
+            return;
+        }
+        state.ledger.settle(lane, id, ord, filtered);
+        state.ledger_dirty = true;
+        state.stamp_acked(lane);
+        let memory = state.lane_mut(lane);
+        let done = memory.handed.partition_point(|(handed, _)| *handed <= id);
+        memory.handed.drain(..done);
+    }
+
+    /// Where an ack of `up_to` moves the cursor, and the ordinal after that place. Reads from disk when a
+    /// bridge resumes at a place that this process has not handed out.
+    fn place(&self, lane: Lane, up_to: RecordId) -> Option<(RecordId, u64)> {
+        let (before, target) = {
+            let state = self.shared.lock();
+            match place_in_memory(&state, lane, up_to) {
+                Place::Known(id, ord) => return Some((id, ord)),
+                Place::Nowhere => return None,
+                Place::OnDisk { segment_prev, ord_start } => ((segment_prev, ord_start), up_to),
+            }
+        };
+        let mut scan = LaneScan::new(lane, before.0);
+        let mut ord = before.1;
+        loop {
+            match scan.next(&self.shared) {
+                Ok(Some(item)) if item.record.id <= target => ord = item.ord_end,
+                Ok(_) => return Some((up_to, ord)),
+                Err(error) => {
+                    tracing::error!(%error, lane = ?lane, "an acknowledgement cannot be placed");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Last record of `lane` that is settled.
+    #[must_use]
+    pub fn cursor(&self, lane: Lane) -> RecordId {
+        self.shared.lock().ledger.lane(lane).cursor
+    }
+
+    /// Newest record of `lane`.
+    #[must_use]
+    pub fn last_id(&self, lane: Lane) -> RecordId {
+        self.shared.lock().ledger.lane(lane).last_id
+    }
+
+    /// Counts `n` records that never got in, as received or derived and as dropped.
+    pub fn dropped(&self, origin: Origin, reason: &'static str, n: u64) {
+        let mut state = self.shared.lock();
+        match origin {
+            Origin::Received => state.ledger.refused_received += n,
+            Origin::Derived => state.ledger.refused_derived += n,
+        }
+        state.ledger.drop_more(reason, n);
+        state.ledger_dirty = true;
+    }
+
+    /// One consistent snapshot of the account.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.shared.lock().ledger.counts()
+    }
+
+    /// What waits in `lane`.
+    #[must_use]
+    pub fn lane_state(&self, lane: Lane) -> LaneState {
+        LaneState::of(&self.shared.lock(), lane)
+    }
+
+    /// `false`: nothing leaves the box, and records age out as `filtered`. The default is `true`.
+    pub fn set_bridged(&self, bridged: bool) {
+        self.shared.lock().bridged = bridged;
+    }
+
+    /// Both lanes after `after` in the order of ids, from disk and memory; `gap` records stand where records
+    /// are lost. Reads as it goes, in constant memory.
+    #[must_use]
+    pub fn replay(&self, after: RecordId) -> Replay {
+        Replay::new(Arc::clone(&self.shared), after)
+    }
+
+    /// Causes of all derived records after `after`: what a replay must not make again.
+    ///
+    /// # Errors
+    /// A segment can't be opened.
+    pub fn derived_causes(&self, after: RecordId) -> Result<HashSet<Cause>, ReadError> {
+        let mut causes = HashSet::new();
+        for record in self.replay(after) {
+            causes.extend(record?.data.cause);
+        }
+        Ok(causes)
+    }
+
+    /// The oldest state snapshot needs the records after `id`: no segment with one of them goes by age. Kept
+    /// over restarts; before the first call nothing is held.
+    pub fn keep_from(&self, id: RecordId) {
+        let mut state = self.shared.lock();
+        state.ledger.keep_from = id;
+        state.ledger_dirty = true;
+    }
+
+    /// Up to `limit` records with `from_ms <= received_ms < to_ms` that `filter` wants, oldest first, both
+    /// lanes. Reads from disk.
+    ///
+    /// # Errors
+    /// A segment can't be opened.
+    pub fn range(
+        &self,
+        from_ms: u64,
+        to_ms: u64,
+        mut filter: impl FnMut(&Record) -> bool,
+        limit: usize,
+    ) -> Result<Vec<Arc<Record>>, ReadError> {
+        let mut found = Vec::new();
+        for record in Replay::within(Arc::clone(&self.shared), from_ms, to_ms) {
+            if found.len() >= limit {
+                break;
+            }
+            let record = record?;
+            if (from_ms..to_ms).contains(&record.data.received_ms) && filter(&record) {
+                found.push(record);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The newest `n` records in memory, oldest first.
+    #[must_use]
+    pub fn recent(&self, n: usize) -> Vec<Arc<Record>> {
+        let state = self.shared.lock();
+        let newest = |lane: Lane| state.lane(lane).hot.iter().rev().take(n).map(|hot| Arc::clone(&hot.record));
+        let mut records: Vec<_> = LANES.into_iter().flat_map(newest).collect();
+        records.sort_unstable_by_key(|record| record.id);
+        records.drain(..records.len().saturating_sub(n));
+        records
+    }
+
+    /// Every record from now on, as it is appended. A subscriber more than 1024 behind misses records and is
+    /// told how many.
+    #[must_use]
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Record>> {
+        self.shared.tap.subscribe()
+    }
+
+    /// Figures for status and metrics.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        Stat::of(&self.shared.lock(), &self.shared.config)
+    }
+
+    /// To be called about every second: ageing, trimming, quota, the ledger, another attempt where the disk
+    /// was full. `now_ms` is engine time. While the wall clock is not trusted nothing goes by age.
+    pub fn tick(&self, now_ms: u64, clock_trusted: bool) {
+        let mut state = self.shared.lock();
+        state.now_ms = state.now_ms.max(now_ms);
+        if state.ledger.engine_ms < now_ms {
+            state.ledger.engine_ms = now_ms;
+            state.ledger_dirty = true;
+        }
+        state.clock_trusted = clock_trusted;
+        state.maintain = true;
+        state.evict(&self.shared.config);
+        drop(state);
+        self.shared.wake.notify_all();
+    }
+
+    /// Writes and syncs what waits, seals the segments, ends the writer. Appends are refused from now on.
+    ///
+    /// # Errors
+    /// The writer had stopped, there is no room, or it takes longer than `limit`.
+    pub fn close(&self, limit: Duration) -> Result<(), CloseError> {
+        close(&self.shared, limit)
+    }
+}
+
+fn close(shared: &Shared, limit: Duration) -> Result<(), CloseError> {
+    let started = Instant::now();
+    let mut state = shared.lock();
+    state.closing = true;
+    shared.wake.notify_all();
+    while !state.closed {
+        let left = limit.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return Err(CloseError::TimedOut(limit));
+        }
+        state = shared.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    if let Some(reason) = &state.stopped {
+        return Err(CloseError::Stopped(reason.clone()));
+    }
+    match LANES.iter().map(|lane| state.lane(*lane).queue.len()).sum() {
+        0 => Ok(()),
+        unwritten => Err(CloseError::Unwritten(unwritten)),
+    }
+}
+
+/// Alarms have a queue limit twice that of data, so that a data backlog never refuses one.
+fn has_room(state: &State, config: &Config, lane: Lane, weight: u64) -> bool {
+    let limit = match lane {
+        Lane::Data => config.unwritten_max_bytes,
+        Lane::Alarms => config.unwritten_max_bytes.saturating_mul(2),
+    };
+    // A single record larger than the limit is taken when nothing else waits.
+    let waits = state.queue_bytes;
+    !state.lane(lane).full && (waits == 0 || waits + weight <= limit)
+}
+
+/// Where an id lies.
+enum Place {
+    /// The cursor moves to this id, whose ordinal end is known.
+    Known(RecordId, u64),
+    /// Inside this segment.
+    OnDisk { segment_prev: RecordId, ord_start: u64 },
+    /// Nothing that could be acknowledged.
+    Nowhere,
+}
+
+fn place_in_memory(state: &State, lane: Lane, up_to: RecordId) -> Place {
+    let account = state.ledger.lane(lane);
+    if up_to <= account.cursor {
+        return Place::Nowhere;
+    }
+    if up_to >= account.last_id {
+        return Place::Known(account.last_id, account.ord_end());
+    }
+    // Lost meanwhile: the `gap` record that took the place is still to be sent.
+    for lost in state.ledger.lost_in(lane) {
+        if lost.id == up_to {
+            return Place::Known(lost.id, lost.ord_end);
+        }
+        if lost.prev < up_to && up_to < lost.id {
+            return Place::Known(lost.prev, lost.ord_start);
+        }
+    }
+    let memory = state.lane(lane);
+    if up_to >= memory.hot_floor {
+        let after = memory.hot.partition_point(|hot| hot.record.id <= up_to);
+        let ord = memory.hot.get(after).map_or(account.ord_end(), |next| next.ord);
+        return Place::Known(up_to, ord);
+    }
+    if let Ok(at) = memory.handed.binary_search_by_key(&up_to, |(id, _)| *id)
+        && let Some((id, ord)) = memory.handed.get(at)
+    {
+        return Place::Known(*id, *ord);
+    }
+    match memory.segments.iter().find(|segment| segment.summary.last_id >= up_to) {
+        Some(segment) if segment.summary.last_id == up_to => Place::Known(up_to, segment.summary.ord_end),
+        Some(segment) => Place::OnDisk {
+            segment_prev: segment.summary.header.prev,
+            ord_start: segment.summary.ord_start(),
+        },
+        None => Place::Nowhere,
+    }
+}
+
+impl Stat {
+    /// Whether the journal can take data.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.disk_state == DiskState::Ok
+    }
+}
