@@ -1,0 +1,654 @@
+//! What a model reads, means, may cost and comes from: `manifest.toml`.
+//!
+//! Unknown keys are refused and every quantity has a unit. [`Manifest::parse`]
+//! checks what the text alone can tell; whether the file keeps the promise is
+//! checked when it is loaded.
+
+use crate::features::Feature;
+use crate::quantity::{Bytes, Span};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Most points that a window may hold, and channels that it may have.
+pub const MAX_POINTS: usize = 8192;
+/// Most metrics that one model may read.
+pub const MAX_INPUTS: usize = 64;
+/// Largest model file that any manifest may declare, in bytes.
+pub const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// Why a manifest was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ManifestError {
+    /// Not TOML, an unknown key, or a value of the wrong type.
+    #[error("{line}:{column}: {message}")]
+    Syntax {
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// The parser's words.
+        message: String,
+    },
+    /// A value that cannot be used.
+    #[error("{key}: {problem}")]
+    Value {
+        /// The key, dotted.
+        key: String,
+        /// What is wrong with it and what would do.
+        problem: String,
+    },
+}
+
+/// A whole manifest.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The name by which rules, status and records call it.
+    pub name: Arc<str>,
+    /// Its version; two versions may run side by side as active and shadow.
+    pub version: Arc<str>,
+    /// A line for people.
+    pub title: String,
+    /// True when it was trained on invented data.
+    #[serde(default)]
+    pub demonstration: bool,
+    /// The model that answers while this one misses its objective.
+    pub lighter: Option<Arc<str>>,
+    /// The file that any backend may run.
+    pub file: File,
+    /// Files for particular backends, tried before `file`.
+    #[serde(default, rename = "variant")]
+    pub variants: Vec<Variant>,
+    /// How samples become a window.
+    pub window: Window,
+    /// The metrics, in the order of the tensor's channels.
+    #[serde(rename = "input")]
+    pub inputs: Vec<Input>,
+    /// How a window becomes the model's input.
+    pub tensor: TensorInput,
+    /// What comes out.
+    #[serde(rename = "output")]
+    pub outputs: Vec<Output>,
+    /// Which output decides, and from where on.
+    pub verdict: VerdictRule,
+    /// How fast it has to be.
+    pub objective: Objective,
+    /// What it may cost.
+    pub limits: Limits,
+    /// What the deciding output looked like where the model was validated.
+    pub reference: Option<Reference>,
+    /// Where it comes from.
+    pub provenance: Provenance,
+}
+
+/// Which arithmetic a file runs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arithmetic {
+    /// f32 weights and arithmetic.
+    F32,
+    /// int8 weights, dequantised at load; f32 arithmetic.
+    W8,
+    /// int8 weights and activations between QuantizeLinear and DequantizeLinear.
+    QdqInt8,
+    /// int8 with activation scales found at run time: results change with the batch.
+    DynamicInt8,
+}
+
+impl Arithmetic {
+    /// As the manifest writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::W8 => "w8",
+            Self::QdqInt8 => "qdq-int8",
+            Self::DynamicInt8 => "dynamic-int8",
+        }
+    }
+}
+
+/// One model file beside the manifest.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    /// File name in the manifest's folder; no path separators.
+    pub path: String,
+    /// SHA-256 of the file, hex.
+    pub sha256: String,
+    /// Which arithmetic it runs in.
+    pub arithmetic: Arithmetic,
+    /// Golden rows of this file.
+    pub golden: String,
+}
+
+/// A file for particular backends.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    /// Backend names such as `ort:tensorrt`.
+    pub backends: Vec<String>,
+    /// File name in the manifest's folder.
+    pub path: String,
+    /// SHA-256 of the file, hex.
+    pub sha256: String,
+    /// Which arithmetic it runs in.
+    pub arithmetic: Arithmetic,
+    /// Golden rows of this file.
+    pub golden: String,
+}
+
+impl Variant {
+    /// The file that the variant names.
+    pub fn file(&self) -> File {
+        File {
+            path: self.path.clone(),
+            sha256: self.sha256.clone(),
+            arithmetic: self.arithmetic,
+            golden: self.golden.clone(),
+        }
+    }
+}
+
+/// How irregular samples become evenly spaced points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resample {
+    /// A straight line between the two samples around a point.
+    Linear,
+    /// The last sample at or before a point.
+    Hold,
+}
+
+/// How samples become a window.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Points of one window.
+    pub points: usize,
+    /// Points from the start of one window to the start of the next.
+    pub hop: usize,
+    /// Time between two points; a multiple of 1 ms.
+    pub period: Span,
+    /// How points come from samples.
+    pub resample: Resample,
+    /// A longer silence of a metric breaks the window.
+    pub max_gap: Span,
+    /// How long a metric that reports only changes stands at its last value while
+    /// the model's other metrics go on; at most `max_gap`.
+    pub hold: Span,
+    /// A sample older than this on arrival is not scored.
+    pub max_age: Span,
+}
+
+/// The class of Sparkplug datatypes that an input takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Datatype {
+    /// Any integer or floating point type.
+    Number,
+    /// Boolean, as 0 and 1.
+    Boolean,
+}
+
+/// One metric that the model reads.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// Sparkplug metric name, exact.
+    pub metric: Arc<str>,
+    /// Which datatypes fit.
+    pub datatype: Datatype,
+    /// Unit, for people.
+    #[serde(default)]
+    pub unit: String,
+    /// Values outside are not scored; inclusive.
+    pub range: [f64; 2],
+}
+
+/// What the model's input tensor is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TensorKind {
+    /// The points: `[batch, inputs, points]` f32.
+    Window,
+    /// Numbers drawn from the points: `[batch, features]` f32.
+    Features,
+}
+
+/// What is taken from each point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Center {
+    /// Nothing.
+    None,
+    /// The channel's mean over the window.
+    Mean,
+}
+
+/// The model's input tensor.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorInput {
+    /// Name of the graph's input.
+    pub name: String,
+    /// Points or features.
+    pub kind: TensorKind,
+    /// For `window`: what is taken from each point.
+    #[serde(default = "TensorInput::no_center")]
+    pub center: Center,
+    /// For `window`: what each point is then divided by.
+    #[serde(default = "TensorInput::unit_scale")]
+    pub scale: f64,
+    /// For `features`: the least spread that ratios are taken against, in the metric's unit.
+    #[serde(default = "TensorInput::unit_scale")]
+    pub floor: f64,
+    /// For `features`: what is drawn from the points, in the tensor's order.
+    #[serde(default)]
+    pub features: Vec<Feature>,
+}
+
+impl TensorInput {
+    fn no_center() -> Center {
+        Center::None
+    }
+
+    fn unit_scale() -> f64 {
+        1.0
+    }
+}
+
+/// One output of the graph: a single number a window.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Output {
+    /// Name of the graph's output.
+    pub name: Arc<str>,
+    /// What it means, such as `anomaly`.
+    pub meaning: String,
+    /// Unit, for people.
+    #[serde(default)]
+    pub unit: String,
+    /// What it can be; anything else is no verdict. Inclusive.
+    pub range: [f64; 2],
+}
+
+/// A verdict that begins at a value.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Level {
+    /// The verdict.
+    pub label: Arc<str>,
+    /// From this value on.
+    pub at: f64,
+}
+
+/// Which output decides.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerdictRule {
+    /// The output's name; never guessed from the order.
+    pub output: Arc<str>,
+    /// The verdict below every level.
+    pub normal: Arc<str>,
+    /// Rising.
+    pub levels: Vec<Level>,
+}
+
+/// How fast the model has to be.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Objective {
+    /// 95 % of answers come sooner after the request than this.
+    pub latency_p95: Span,
+    /// Over windows of this length.
+    pub window: Span,
+}
+
+/// Which request makes room when a queue is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenFull {
+    /// The one that has waited longest: the newest window says most.
+    DropOldest,
+    /// The one that arrives.
+    RefuseNew,
+}
+
+/// What a model may cost.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Weights and intermediate values of all its plans.
+    pub memory: Bytes,
+    /// Requests that may wait.
+    pub queue: usize,
+    /// Which request makes room.
+    pub when_full: WhenFull,
+    /// Most windows in one run.
+    pub batch: usize,
+    /// How long the first request of a batch waits for company.
+    pub batch_wait: Span,
+}
+
+/// The deciding output over the validation set, for the drift figure.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reference {
+    /// Inner edges, rising.
+    pub bins: Vec<f64>,
+    /// Share of each bin, one more than edges.
+    pub shares: Vec<f64>,
+}
+
+/// Where a model comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// SPDX expression of the weights.
+    pub licence: String,
+    /// What made it.
+    pub script: String,
+    /// Seed of that script.
+    pub seed: u64,
+    /// What it was trained on.
+    pub data: String,
+}
+
+fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;
+    (line, column)
+}
+
+impl Manifest {
+    /// Reads and checks a manifest. The first problem of the text, or every bad value.
+    pub fn parse(text: &str) -> Result<Self, Vec<ManifestError>> {
+        let manifest: Self = toml::from_str(text).map_err(|error| {
+            let (line, column) = position(text, error.span().map_or(0, |s| s.start));
+            vec![ManifestError::Syntax {
+                line,
+                column,
+                message: error.message().to_owned(),
+            }]
+        })?;
+        let problems = manifest.problems();
+        if problems.is_empty() {
+            Ok(manifest)
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// Rows of the input tensor: its shape without the batch.
+    pub fn row_shape(&self) -> Vec<usize> {
+        match self.tensor.kind {
+            TensorKind::Window => vec![self.inputs.len(), self.window.points],
+            TensorKind::Features => vec![self.tensor.features.len()],
+        }
+    }
+
+    /// Batches for which a plan is made: 1, 8 and the limit.
+    pub fn batches(&self) -> Vec<usize> {
+        let mut sizes = vec![1, 8, self.limits.batch];
+        sizes.retain(|n| *n <= self.limits.batch);
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The file that `backend` runs: the first variant that names it, else `file`.
+    pub fn file_for(&self, backend: &str) -> File {
+        self.variants
+            .iter()
+            .find(|v| v.backends.iter().any(|b| b == backend))
+            .map_or_else(|| self.file.clone(), Variant::file)
+    }
+
+    /// Whether a request made for `self` can be answered by `other`: same metrics,
+    /// same points in time.
+    pub fn same_window(&self, other: &Self) -> bool {
+        let metrics = |m: &Self| {
+            m.inputs
+                .iter()
+                .map(|i| i.metric.clone())
+                .collect::<Vec<_>>()
+        };
+        metrics(self) == metrics(other)
+            && self.window.points == other.window.points
+            && self.window.period == other.window.period
+            && self.window.resample == other.window.resample
+    }
+
+    fn problems(&self) -> Vec<ManifestError> {
+        let mut list = Problems::default();
+        list.names(self);
+        list.files(self);
+        list.window(&self.window);
+        list.inputs(self);
+        list.outputs(self);
+        list.limits(self);
+        list.0
+    }
+}
+
+#[derive(Default)]
+struct Problems(Vec<ManifestError>);
+
+impl Problems {
+    fn unless(&mut self, good: bool, key: &str, problem: impl Into<String>) {
+        if !good {
+            self.0.push(ManifestError::Value {
+                key: key.to_owned(),
+                problem: problem.into(),
+            });
+        }
+    }
+
+    fn names(&mut self, m: &Manifest) {
+        let token = |s: &str| {
+            !s.is_empty()
+                && s.len() <= 64
+                && s.bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
+        };
+        self.unless(token(&m.name), "name", "1 to 64 of A-Z a-z 0-9 - . _");
+        self.unless(token(&m.version), "version", "1 to 64 of A-Z a-z 0-9 - . _");
+        self.unless(
+            m.lighter.as_ref() != Some(&m.name),
+            "lighter",
+            "a model cannot be its own lighter one",
+        );
+        self.unless(
+            !m.provenance.licence.trim().is_empty(),
+            "provenance.licence",
+            "name the licence",
+        );
+    }
+
+    fn files(&mut self, m: &Manifest) {
+        let files = std::iter::once(m.file.clone()).chain(m.variants.iter().map(Variant::file));
+        for file in files {
+            for name in [&file.path, &file.golden] {
+                let plain =
+                    !name.is_empty() && !name.contains(['/', '\\', '\0']) && !name.starts_with('.');
+                self.unless(
+                    plain,
+                    "file.path",
+                    format!("`{name}` must be a file name in the manifest's folder"),
+                );
+            }
+            let hex = file.sha256.len() == 64 && file.sha256.bytes().all(|b| b.is_ascii_hexdigit());
+            self.unless(hex, "file.sha256", "64 hex digits (`sha256sum model.onnx`)");
+        }
+        for variant in &m.variants {
+            self.unless(
+                !variant.backends.is_empty(),
+                "variant.backends",
+                "name at least one backend",
+            );
+        }
+    }
+
+    fn window(&mut self, w: &Window) {
+        self.unless(
+            (2..=MAX_POINTS).contains(&w.points),
+            "window.points",
+            format!("2 to {MAX_POINTS}"),
+        );
+        self.unless(
+            (1..=w.points).contains(&w.hop),
+            "window.hop",
+            "1 to window.points",
+        );
+        let millis = w.period.0.subsec_nanos().is_multiple_of(1_000_000) && w.period.millis() >= 1;
+        self.unless(millis, "window.period", "a multiple of 1ms, at least 1ms");
+        let gap_points = w.max_gap.millis() / w.period.millis().max(1);
+        self.unless(
+            w.max_gap >= w.period && gap_points <= MAX_POINTS as i64,
+            "window.max_gap",
+            format!("at least window.period and at most {MAX_POINTS} periods"),
+        );
+        self.unless(w.hold <= w.max_gap, "window.hold", "at most window.max_gap");
+        self.unless(
+            w.max_age >= w.period,
+            "window.max_age",
+            "at least window.period",
+        );
+    }
+
+    fn inputs(&mut self, m: &Manifest) {
+        self.unless(
+            (1..=MAX_INPUTS).contains(&m.inputs.len()),
+            "input",
+            format!("1 to {MAX_INPUTS} metrics"),
+        );
+        for (i, input) in m.inputs.iter().enumerate() {
+            self.unless(
+                !input.metric.is_empty(),
+                "input.metric",
+                "must not be empty",
+            );
+            let twice = m
+                .inputs
+                .iter()
+                .take(i)
+                .any(|other| other.metric == input.metric);
+            self.unless(
+                !twice,
+                "input.metric",
+                format!("`{}` is named twice", input.metric),
+            );
+            self.range("input.range", input.range);
+        }
+        let t = &m.tensor;
+        self.unless(
+            t.scale.is_finite() && t.scale > 0.0,
+            "tensor.scale",
+            "above 0",
+        );
+        self.unless(
+            t.floor.is_finite() && t.floor > 0.0,
+            "tensor.floor",
+            "above 0",
+        );
+        match t.kind {
+            TensorKind::Window => {
+                self.unless(
+                    t.features.is_empty(),
+                    "tensor.features",
+                    "only for kind = \"features\"",
+                );
+            }
+            TensorKind::Features => {
+                let count = (1..=256).contains(&t.features.len());
+                self.unless(count, "tensor.features", "1 to 256 features");
+                for feature in &t.features {
+                    if let Err(problem) = feature.check(m) {
+                        self.unless(false, "tensor.features", problem);
+                    }
+                }
+            }
+        }
+    }
+
+    fn outputs(&mut self, m: &Manifest) {
+        self.unless(
+            (1..=64).contains(&m.outputs.len()),
+            "output",
+            "1 to 64 outputs",
+        );
+        for output in &m.outputs {
+            self.range("output.range", output.range);
+        }
+        let decides = m.outputs.iter().any(|o| o.name == m.verdict.output);
+        self.unless(
+            decides,
+            "verdict.output",
+            format!("`{}` is not an output", m.verdict.output),
+        );
+        let levels = &m.verdict.levels;
+        self.unless(!levels.is_empty(), "verdict.levels", "at least one level");
+        let finite = levels.iter().all(|l| l.at.is_finite());
+        let rising = levels
+            .iter()
+            .zip(levels.iter().skip(1))
+            .all(|(a, b)| a.at < b.at);
+        self.unless(finite && rising, "verdict.levels", "finite and rising");
+        if let Some(reference) = &m.reference {
+            let rising = reference
+                .bins
+                .iter()
+                .zip(reference.bins.iter().skip(1))
+                .all(|(a, b)| a < b);
+            let sum: f64 = reference.shares.iter().sum();
+            let fits = reference.shares.len() == reference.bins.len() + 1
+                && (sum - 1.0).abs() < 0.01
+                && reference.shares.iter().all(|s| *s >= 0.0);
+            let count = (1..=64).contains(&reference.bins.len());
+            self.unless(
+                rising && fits && count,
+                "reference",
+                "1 to 64 rising bins, one share more, summing to 1",
+            );
+        }
+    }
+
+    fn limits(&mut self, m: &Manifest) {
+        self.unless(
+            (1..=65_536).contains(&m.limits.queue),
+            "limits.queue",
+            "1 to 65536",
+        );
+        self.unless(
+            (1..=1024).contains(&m.limits.batch),
+            "limits.batch",
+            "1 to 1024",
+        );
+        self.unless(m.limits.memory.0 > 0, "limits.memory", "above 0");
+        self.unless(
+            m.limits.batch_wait.millis() <= 1000,
+            "limits.batch_wait",
+            "at most 1s",
+        );
+        self.unless(
+            m.objective.latency_p95.micros() > 0,
+            "objective.latency_p95",
+            "above 0",
+        );
+        let window = m.objective.window.millis();
+        self.unless(
+            (100..=3_600_000).contains(&window),
+            "objective.window",
+            "100ms to 1h",
+        );
+    }
+
+    fn range(&mut self, key: &str, [low, high]: [f64; 2]) {
+        self.unless(
+            low.is_finite() && high.is_finite() && low < high,
+            key,
+            "two finite numbers, rising",
+        );
+    }
+}
