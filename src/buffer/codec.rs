@@ -205,11 +205,15 @@ impl Decoder<'_> {
     fn text(&mut self) -> Result<Box<str>, DecodeError> {
         let len = self.len()?;
         let bytes = self.take(len)?;
-        std::str::from_utf8(&bytes).map(Box::from).map_err(|_| DecodeError::Utf8)
+        std::str::from_utf8(&bytes)
+            .map(Box::from)
+            .map_err(|_| DecodeError::Utf8)
     }
 
     fn name(&mut self) -> Result<Option<Arc<str>>, DecodeError> {
-        let Some(len) = self.len()?.checked_sub(1) else { return Ok(None) };
+        let Some(len) = self.len()?.checked_sub(1) else {
+            return Ok(None);
+        };
         let bytes = self.take(len)?;
         let name = std::str::from_utf8(&bytes).map_err(|_| DecodeError::Utf8)?;
         Ok(Some(Arc::from(name)))
@@ -223,25 +227,40 @@ impl Decoder<'_> {
         Ok(value)
     }
 
-    fn record(&mut self, before: (RecordId, u64, u64), keys: &mut Vec<Key>) -> Result<Record, DecodeError> {
+    fn record(
+        &mut self,
+        before: (RecordId, u64, u64),
+        keys: &mut Vec<Key>,
+    ) -> Result<Record, DecodeError> {
         let class = self.byte()?;
         let class = Class::from_u8(class).ok_or(DecodeError::Class(class))?;
         let flags = self.byte()?;
-        let id = before.0.checked_add(self.varint()?).ok_or(DecodeError::Range)?;
+        let id = before
+            .0
+            .checked_add(self.varint()?)
+            .ok_or(DecodeError::Range)?;
         let prev = id.checked_sub(self.varint()?).ok_or(DecodeError::Range)?;
         let engine_ms = self.delta(before.1)?;
         let received_ms = self.delta(before.2)?;
         let key = match self.len()?.checked_sub(1) {
             Some(number) => keys.get(number).cloned().ok_or(DecodeError::Range)?,
             None => {
-                let key = Key { group: self.name()?, node: self.name()?, device: self.name()? };
+                let key = Key {
+                    group: self.name()?,
+                    node: self.name()?,
+                    device: self.name()?,
+                };
                 keys.push(key.clone());
                 key
             }
         };
         let has = |bit: u8| flags & bit != 0;
         let seq = if has(SEQ) { Some(self.byte()?) } else { None };
-        let bdseq = if has(BDSEQ) { Some(self.varint()?) } else { None };
+        let bdseq = if has(BDSEQ) {
+            Some(self.varint()?)
+        } else {
+            None
+        };
         let schema = match has(SCHEMA) {
             true => Some(u32::try_from(self.varint()?).map_err(|_| DecodeError::Range)?),
             false => None,
@@ -268,7 +287,11 @@ impl Decoder<'_> {
         }
         let len = self.len()?;
         let body = self.take(len)?;
-        let origin = if has(DERIVED) { Origin::Derived } else { Origin::Received };
+        let origin = if has(DERIVED) {
+            Origin::Derived
+        } else {
+            Origin::Received
+        };
         let clock_trusted = has(TRUSTED);
         let data = NewRecord {
             class,
@@ -293,8 +316,15 @@ impl Decoder<'_> {
 ///
 /// # Errors
 /// The payload is not what [`Encoder`] writes.
-pub(crate) fn decode(payload: &Bytes, first: RecordId, count: u32) -> Result<Vec<Arc<Record>>, DecodeError> {
-    let mut decoder = Decoder { whole: payload, at: 0 };
+pub(crate) fn decode(
+    payload: &Bytes,
+    first: RecordId,
+    count: u32,
+) -> Result<Vec<Arc<Record>>, DecodeError> {
+    let mut decoder = Decoder {
+        whole: payload,
+        at: 0,
+    };
     let mut before = (first, decoder.varint()?, decoder.varint()?);
     let mut keys = Vec::new();
     // A record takes at least eight bytes: a false count can't make us reserve more than the payload.
@@ -312,7 +342,11 @@ pub(crate) fn decode(payload: &Bytes, first: RecordId, count: u32) -> Result<Vec
 
 /// What a record costs in memory, in bytes, for the caps of the hot tier and of the unwritten queue.
 pub(crate) fn weight(record: &NewRecord) -> u64 {
-    let extra: usize = record.extra.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
+    let extra: usize = record
+        .extra
+        .iter()
+        .map(|(name, value)| name.len() + value.len() + 32)
+        .sum();
     let trace = record.traceparent.as_ref().map_or(0, |text| text.len());
     (std::mem::size_of::<Record>() + record.body.len() + extra + trace + 64) as u64
 }

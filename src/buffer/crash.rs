@@ -64,11 +64,18 @@ struct Disk {
 
 impl Disk {
     fn used(&self) -> u64 {
-        self.live.values().map(|content| lock(content).live.len() as u64).sum()
+        self.live
+            .values()
+            .map(|content| lock(content).live.len() as u64)
+            .sum()
     }
 
     fn check(&self, fail: bool) -> io::Result<()> {
-        if fail { Err(io::Error::other("injected fault")) } else { Ok(()) }
+        if fail {
+            Err(io::Error::other("injected fault"))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -112,7 +119,9 @@ impl CrashStorage {
             }
             after.put(name, bytes);
         }
-        Self { disk: Arc::new(Mutex::new(after)) }
+        Self {
+            disk: Arc::new(Mutex::new(after)),
+        }
     }
 
     /// What kill -9 leaves: everything that was written.
@@ -123,14 +132,19 @@ impl CrashStorage {
         for (name, content) in &disk.live {
             after.put(name, lock(content).live.clone());
         }
-        Self { disk: Arc::new(Mutex::new(after)) }
+        Self {
+            disk: Arc::new(Mutex::new(after)),
+        }
     }
 
     /// Names and contents, as a process sees them.
     #[must_use]
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let disk = lock(&self.disk);
-        disk.live.iter().map(|(name, content)| (name.clone(), lock(content).live.clone())).collect()
+        disk.live
+            .iter()
+            .map(|(name, content)| (name.clone(), lock(content).live.clone()))
+            .collect()
     }
 
     /// Puts a file there, durable at once.
@@ -166,7 +180,11 @@ impl CrashStorage {
 
 impl Disk {
     fn put(&mut self, name: &str, bytes: Vec<u8>) {
-        let content = Content { live: bytes.clone(), durable: bytes, changes: Vec::new() };
+        let content = Content {
+            live: bytes.clone(),
+            durable: bytes,
+            changes: Vec::new(),
+        };
         let content = Arc::new(Mutex::new(content));
         self.live.insert(name.to_owned(), Arc::clone(&content));
         self.durable.insert(name.to_owned(), content);
@@ -205,7 +223,11 @@ impl StorageFile for CrashFile {
             disk.check(disk.faults.fail_write)?;
             let len = lock(&self.content).live.len() as u64;
             let more = (offset + bytes.len() as u64).saturating_sub(len);
-            if disk.faults.capacity.is_some_and(|capacity| more > 0 && disk.used() + more > capacity) {
+            if disk
+                .faults
+                .capacity
+                .is_some_and(|capacity| more > 0 && disk.used() + more > capacity)
+            {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             disk.written += bytes.len() as u64;
@@ -240,7 +262,11 @@ impl Storage for CrashStorage {
         if disk.live.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        if disk.faults.capacity.is_some_and(|capacity| disk.used() + len > capacity) {
+        if disk
+            .faults
+            .capacity
+            .is_some_and(|capacity| disk.used() + len > capacity)
+        {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let content = Content {
@@ -250,18 +276,33 @@ impl Storage for CrashStorage {
         };
         let content = Arc::new(Mutex::new(content));
         disk.live.insert(name.to_owned(), Arc::clone(&content));
-        Ok(Arc::new(CrashFile { disk: Arc::clone(&self.disk), content }))
+        Ok(Arc::new(CrashFile {
+            disk: Arc::clone(&self.disk),
+            content,
+        }))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
-        let content = lock(&self.disk).live.get(name).cloned().ok_or(io::ErrorKind::NotFound)?;
-        Ok(Arc::new(CrashFile { disk: Arc::clone(&self.disk), content }))
+        let content = lock(&self.disk)
+            .live
+            .get(name)
+            .cloned()
+            .ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(CrashFile {
+            disk: Arc::clone(&self.disk),
+            content,
+        }))
     }
 
     fn list(&self) -> io::Result<Vec<Entry>> {
         let disk = lock(&self.disk);
         let top = disk.live.iter().filter(|(name, _)| !name.contains('/'));
-        Ok(top.map(|(name, content)| Entry { name: name.clone(), len: lock(content).live.len() as u64 }).collect())
+        Ok(top
+            .map(|(name, content)| Entry {
+                name: name.clone(),
+                len: lock(content).live.len() as u64,
+            })
+            .collect())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -289,6 +330,8 @@ impl Storage for CrashStorage {
 
     fn free_space(&self) -> io::Result<u64> {
         let disk = lock(&self.disk);
-        Ok(disk.faults.capacity.map_or(u64::MAX / 2, |capacity| capacity.saturating_sub(disk.used())))
+        Ok(disk.faults.capacity.map_or(u64::MAX / 2, |capacity| {
+            capacity.saturating_sub(disk.used())
+        }))
     }
 }

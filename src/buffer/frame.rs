@@ -28,10 +28,12 @@ pub(crate) type Epoch = [u8; 16];
 /// Lower-case hex of an epoch, as in message ids.
 pub(crate) fn epoch_hex(epoch: &Epoch) -> String {
     use std::fmt::Write;
-    epoch.iter().fold(String::with_capacity(32), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    epoch
+        .iter()
+        .fold(String::with_capacity(32), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 /// Little-endian fields one after the other.
@@ -179,10 +181,6 @@ impl Summary {
     pub(crate) fn ord_start(&self) -> u64 {
         self.header.received + self.header.derived
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.received + self.derived == 0
-    }
 }
 
 /// One point of the sparse index: a frame.
@@ -197,7 +195,11 @@ pub(crate) struct IndexEntry {
 /// Index and trailer as they follow the last frame.
 pub(crate) fn encode_footer(summary: &Summary, index: &[IndexEntry]) -> Vec<u8> {
     let entries = index.iter().fold(Fields::default(), |fields, entry| {
-        fields.u64(entry.offset).u64(entry.first_id).u64(entry.ord).u64(entry.min_ms)
+        fields
+            .u64(entry.offset)
+            .u64(entry.first_id)
+            .u64(entry.ord)
+            .u64(entry.min_ms)
     });
     let mut bytes = entries.0;
     let trailer = Fields::default()
@@ -263,8 +265,15 @@ impl Trailer {
             data_end: fields.u64(),
         };
         let index = index_entries.checked_mul(INDEX_ENTRY as u64)?;
-        let whole = summary.data_end.checked_add(index)?.checked_add(TRAILER as u64)?;
-        (version == VERSION && whole == file_len).then_some(Self { summary, index_entries, index_crc })
+        let whole = summary
+            .data_end
+            .checked_add(index)?
+            .checked_add(TRAILER as u64)?;
+        (version == VERSION && whole == file_len).then_some(Self {
+            summary,
+            index_entries,
+            index_crc,
+        })
     }
 }
 
@@ -275,7 +284,12 @@ pub(crate) fn decode_index(bytes: &[u8], crc: u32) -> Option<Vec<IndexEntry>> {
     }
     let entry = |bytes: &[u8]| {
         let mut fields = Reader(bytes);
-        IndexEntry { offset: fields.u64(), first_id: fields.u64(), ord: fields.u64(), min_ms: fields.u64() }
+        IndexEntry {
+            offset: fields.u64(),
+            first_id: fields.u64(),
+            ord: fields.u64(),
+            min_ms: fields.u64(),
+        }
     };
     Some(bytes.chunks_exact(INDEX_ENTRY).map(entry).collect())
 }
@@ -302,7 +316,14 @@ impl FrameHeader {
         let (payload, crc, count) = (fields.u32(), fields.u32(), fields.u32());
         let (first_id, last_id, ord) = (fields.u64(), fields.u64(), fields.u64());
         let sane = payload as usize <= MAX_PAYLOAD && count > 0 && first_id <= last_id;
-        sane.then_some(Self { payload, crc, count, first_id, last_id, ord })
+        sane.then_some(Self {
+            payload,
+            crc,
+            count,
+            first_id,
+            last_id,
+            ord,
+        })
     }
 
     /// Bytes of the whole frame.
@@ -312,7 +333,9 @@ impl FrameHeader {
 
     /// Whether `frame` (header and payload) is what was written in segment `seed`.
     pub(crate) fn fits(&self, seed: u32, frame: &[u8]) -> bool {
-        frame.get(12..self.len()).is_some_and(|body| crc32c::crc32c_append(seed, body) == self.crc)
+        frame
+            .get(12..self.len())
+            .is_some_and(|body| crc32c::crc32c_append(seed, body) == self.crc)
     }
 }
 
@@ -320,13 +343,27 @@ impl FrameHeader {
 /// body of a record (a journal file sent as `raw`) from passing for one when damage is skipped.
 pub(crate) fn frame_seed(epoch: &Epoch, lane: Lane, no: u64) -> u32 {
     let seed = crc32c::crc32c(epoch);
-    crc32c::crc32c_append(crc32c::crc32c_append(seed, &[lane as u8]), &no.to_le_bytes())
+    crc32c::crc32c_append(
+        crc32c::crc32c_append(seed, &[lane as u8]),
+        &no.to_le_bytes(),
+    )
 }
 
 /// Makes a frame of `frame`, whose first 40 bytes are free and whose rest is the payload.
-pub(crate) fn finish_frame(frame: &mut [u8], seed: u32, count: u32, ids: (RecordId, RecordId), ord: u64) {
+pub(crate) fn finish_frame(
+    frame: &mut [u8],
+    seed: u32,
+    count: u32,
+    ids: (RecordId, RecordId),
+    ord: u64,
+) {
     let payload = frame.len().saturating_sub(FRAME_HEADER) as u32;
-    let tail = Fields::default().raw(&count.to_le_bytes()).u64(ids.0).u64(ids.1).u64(ord).0;
+    let tail = Fields::default()
+        .raw(&count.to_le_bytes())
+        .u64(ids.0)
+        .u64(ids.1)
+        .u64(ord)
+        .0;
     if let Some(slot) = frame.get_mut(12..FRAME_HEADER) {
         slot.copy_from_slice(&tail);
     }

@@ -78,7 +78,9 @@ pub struct Journal {
 
 impl std::fmt::Debug for Journal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Journal").field("durable", &self.durable_id()).finish_non_exhaustive()
+        f.debug_struct("Journal")
+            .field("durable", &self.durable_id())
+            .finish_non_exhaustive()
     }
 }
 
@@ -106,7 +108,12 @@ impl Journal {
         config: Config,
     ) -> Result<(Self, Writer, Recovery), OpenError> {
         config.check().map_err(OpenError::Config)?;
-        let Recovered { mut state, ledger, reserve, report } = recover(storage.as_ref(), &config)?;
+        let Recovered {
+            mut state,
+            ledger,
+            reserve,
+            report,
+        } = recover(storage.as_ref(), &config)?;
         // Until a thread runs there is nobody to wait for.
         state.closed = true;
         let durable = state.durable();
@@ -124,7 +131,14 @@ impl Journal {
         });
         let writer = Writer::new(Arc::clone(&shared), ledger, reserve);
         let guard = Arc::new(Guard(Arc::clone(&shared)));
-        Ok((Self { shared, _guard: guard }, writer, report))
+        Ok((
+            Self {
+                shared,
+                _guard: guard,
+            },
+            writer,
+            report,
+        ))
     }
 
     /// Gives `record` its id and makes it visible to readers at once; it is on the disk when
@@ -138,7 +152,12 @@ impl Journal {
         if state.stopped.is_some() || state.closing {
             return Err(AppendError::Stopped);
         }
-        if !has_room(&state, &self.shared.config, lane, crate::buffer::codec::weight(&record)) {
+        if !has_room(
+            &state,
+            &self.shared.config,
+            lane,
+            crate::buffer::codec::weight(&record),
+        ) {
             return Err(AppendError::Full(Box::new(record)));
         }
         let record = state.admit(record);
@@ -160,7 +179,10 @@ impl Journal {
         if !lanes.all(|lane| has_room(&state, &self.shared.config, lane, total)) {
             return Err(BatchError::Full(records));
         }
-        let records: Vec<_> = records.into_iter().map(|record| state.admit(record)).collect();
+        let records: Vec<_> = records
+            .into_iter()
+            .map(|record| state.admit(record))
+            .collect();
         self.publish(state, &records);
         Ok(records)
     }
@@ -172,18 +194,22 @@ impl Journal {
         // frame, and of an alarm.
         let data = state.lane(Lane::Data).queue.len();
         let first = data + state.lane(Lane::Alarms).queue.len() <= records.len();
-        let alarm = records.iter().any(|record| record.data.class.lane() == Lane::Alarms);
+        let alarm = records
+            .iter()
+            .any(|record| record.data.class.lane() == Lane::Alarms);
         let wake = first || alarm || state.want_sync || state.unwritten_bytes >= 256 << 10;
         drop(state);
         if wake {
             self.shared.wake.notify_all();
         }
         for record in records {
-            self.shared.appended(record.data.class.lane()).send_if_modified(|last| {
-                let newer = *last < record.id;
-                *last = (*last).max(record.id);
-                newer
-            });
+            self.shared
+                .appended(record.data.class.lane())
+                .send_if_modified(|last| {
+                    let newer = *last < record.id;
+                    *last = (*last).max(record.id);
+                    newer
+                });
             if self.shared.tap.receiver_count() > 0 {
                 // Without a subscriber there is nobody to tell; a slow one misses records and is told so.
                 let _ = self.shared.tap.send(Arc::clone(record));
@@ -272,10 +298,16 @@ impl Journal {
         max_records: usize,
         max_bytes: usize,
     ) -> Result<Vec<Arc<Record>>, ReadError> {
-        let mut scan = self.shared.scan(lane).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scan = self
+            .shared
+            .scan(lane)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut records = Vec::new();
         let mut bytes = 0;
-        let fits = |record: &Record, bytes: usize| record.id <= until && (bytes == 0 || bytes + record.data.body.len() <= max_bytes);
+        let fits = |record: &Record, bytes: usize| {
+            record.id <= until && (bytes == 0 || bytes + record.data.body.len() <= max_bytes)
+        };
         if let Some(hot) = self.shared.lock().lane(lane).hot_after(after) {
             for hot in hot.take(max_records) {
                 if !fits(&hot.record, bytes) {
@@ -291,11 +323,15 @@ impl Journal {
         let mut ords = Vec::new();
         let mut hot = 0;
         while records.len() < max_records {
-            let Some(item) = scan.peek(&self.shared)? else { break };
+            let Some(item) = scan.peek(&self.shared)? else {
+                break;
+            };
             if !fits(&item.record, bytes) {
                 break;
             }
-            let Some(item) = scan.next(&self.shared)? else { break };
+            let Some(item) = scan.next(&self.shared)? else {
+                break;
+            };
             bytes += item.record.data.body.len().max(1);
             hot += usize::from(item.hot);
             ords.push(item.ord_end);
@@ -325,7 +361,9 @@ impl Journal {
 
     /// [`ack`](Self::ack), where `filtered` of the records passed were left out on purpose.
     pub fn ack_split(&self, lane: Lane, up_to: RecordId, filtered: u64) {
-        let Some((id, ord)) = self.place(lane, up_to) else { return };
+        let Some((id, ord)) = self.place(lane, up_to) else {
+            return;
+        };
         let mut state = self.shared.lock();
         let before = state.ledger.lane(lane).cursor;
         if id <= before {
@@ -347,7 +385,10 @@ impl Journal {
             match place_in_memory(&state, lane, up_to) {
                 Place::Known(id, ord) => return Some((id, ord)),
                 Place::Nowhere => return None,
-                Place::OnDisk { segment_prev, ord_start } => ((segment_prev, ord_start), up_to),
+                Place::OnDisk {
+                    segment_prev,
+                    ord_start,
+                } => ((segment_prev, ord_start), up_to),
             }
         };
         let mut scan = LaneScan::new(lane, before.0);
@@ -460,7 +501,15 @@ impl Journal {
     #[must_use]
     pub fn recent(&self, n: usize) -> Vec<Arc<Record>> {
         let state = self.shared.lock();
-        let newest = |lane: Lane| state.lane(lane).hot.iter().rev().take(n).map(|hot| Arc::clone(&hot.record));
+        let newest = |lane: Lane| {
+            state
+                .lane(lane)
+                .hot
+                .iter()
+                .rev()
+                .take(n)
+                .map(|hot| Arc::clone(&hot.record))
+        };
         let mut records: Vec<_> = LANES.into_iter().flat_map(newest).collect();
         records.sort_unstable_by_key(|record| record.id);
         records.drain(..records.len().saturating_sub(n));
@@ -515,7 +564,11 @@ fn close(shared: &Shared, limit: Duration) -> Result<(), CloseError> {
         if left.is_zero() {
             return Err(CloseError::TimedOut(limit));
         }
-        state = shared.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        state = shared
+            .wake
+            .wait_timeout(state, left)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
     }
     if let Some(reason) = &state.stopped {
         return Err(CloseError::Stopped(reason.clone()));
@@ -542,7 +595,10 @@ enum Place {
     /// The cursor moves to this id, whose ordinal end is known.
     Known(RecordId, u64),
     /// Inside this segment.
-    OnDisk { segment_prev: RecordId, ord_start: u64 },
+    OnDisk {
+        segment_prev: RecordId,
+        ord_start: u64,
+    },
     /// Nothing that could be acknowledged.
     Nowhere,
 }
@@ -567,7 +623,10 @@ fn place_in_memory(state: &State, lane: Lane, up_to: RecordId) -> Place {
     let memory = state.lane(lane);
     if up_to >= memory.hot_floor {
         let after = memory.hot.partition_point(|hot| hot.record.id <= up_to);
-        let ord = memory.hot.get(after).map_or(account.ord_end(), |next| next.ord);
+        let ord = memory
+            .hot
+            .get(after)
+            .map_or(account.ord_end(), |next| next.ord);
         return Place::Known(up_to, ord);
     }
     if let Ok(at) = memory.handed.binary_search_by_key(&up_to, |(id, _)| *id)
@@ -575,8 +634,14 @@ fn place_in_memory(state: &State, lane: Lane, up_to: RecordId) -> Place {
     {
         return Place::Known(*id, *ord);
     }
-    match memory.segments.iter().find(|segment| segment.summary.last_id >= up_to) {
-        Some(segment) if segment.summary.last_id == up_to => Place::Known(up_to, segment.summary.ord_end),
+    match memory
+        .segments
+        .iter()
+        .find(|segment| segment.summary.last_id >= up_to)
+    {
+        Some(segment) if segment.summary.last_id == up_to => {
+            Place::Known(up_to, segment.summary.ord_end)
+        }
         Some(segment) => Place::OnDisk {
             segment_prev: segment.summary.header.prev,
             ord_start: segment.summary.ord_start(),

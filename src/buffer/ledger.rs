@@ -197,7 +197,10 @@ impl Ledger {
     pub(crate) fn settles(&self, lane: Lane, id: RecordId, ord: u64) -> u64 {
         let account = self.lane(lane);
         let mut n = ord.saturating_sub(account.settled);
-        for lost in self.lost_in(lane).filter(|lost| lost.id > account.cursor && lost.id <= id) {
+        for lost in self
+            .lost_in(lane)
+            .filter(|lost| lost.id > account.cursor && lost.id <= id)
+        {
             n = n.saturating_sub(lost.count) + u64::from(!lost.silent);
         }
         n
@@ -222,7 +225,11 @@ impl Ledger {
     /// Books a range as lost; `ord_end` of it is above what is settled. Ranges inside it, and the one it
     /// touches when nobody has read that one yet (`read_high`), become part of it. Returns what is booked.
     pub(crate) fn lose(&mut self, mut lost: Lost, read_high: RecordId) -> Lost {
-        let lane = if lost.lane == Lane::Alarms as u8 { Lane::Alarms } else { Lane::Data };
+        let lane = if lost.lane == Lane::Alarms as u8 {
+            Lane::Alarms
+        } else {
+            Lane::Data
+        };
         let reason = if lost.dropped { "quota" } else { "lost" };
         let mut inside = 0u64;
         let mut inside_count = 0;
@@ -256,7 +263,9 @@ impl Ledger {
             (false, 0) => self.gap_records += 1,
             (false, n) => self.drop_more(reason, n - 1),
         }
-        let at = self.lost.partition_point(|old| (old.lane, old.id) < (lost.lane, lost.id));
+        let at = self
+            .lost
+            .partition_point(|old| (old.lane, old.id) < (lost.lane, lost.id));
         self.lost.insert(at, lost.clone());
         lost
     }
@@ -273,7 +282,11 @@ impl LedgerFile {
     /// whole, so that a full disk never keeps a cursor from being written.
     pub(crate) fn open(storage: &dyn Storage) -> io::Result<(Self, Option<Ledger>)> {
         let exists = storage.list()?.iter().any(|entry| entry.name == LEDGER);
-        let file = if exists { storage.open(LEDGER)? } else { storage.create(LEDGER, 2 * SLOT as u64)? };
+        let file = if exists {
+            storage.open(LEDGER)?
+        } else {
+            storage.create(LEDGER, 2 * SLOT as u64)?
+        };
         if !exists {
             file.sync()?;
             storage.sync_dir()?;
@@ -312,7 +325,10 @@ pub(crate) fn read_slots(file: &dyn StorageFile) -> Option<(u64, Ledger)> {
     let mut bytes = vec![0; 2 * SLOT];
     let len = file.read_at(0, &mut bytes).unwrap_or(0);
     bytes.truncate(len);
-    bytes.chunks(SLOT).filter_map(read_slot).max_by_key(|(generation, _)| *generation)
+    bytes
+        .chunks(SLOT)
+        .filter_map(read_slot)
+        .max_by_key(|(generation, _)| *generation)
 }
 
 fn read_slot(slot: &[u8]) -> Option<(u64, Ledger)> {

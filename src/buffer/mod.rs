@@ -17,6 +17,7 @@ mod segment;
 mod shared;
 mod stat;
 pub mod storage;
+pub mod tools;
 mod walk;
 mod writer;
 

@@ -71,10 +71,14 @@ impl Writer {
         }
         let horizon = state.now_ms.saturating_sub(ttl);
         for lane in LANES {
-            let aged = state.lane(lane).segments.iter().rfind(|segment| {
-                segment.sealed && segment.summary.engine_ms < horizon
-            });
-            if let Some((id, ord)) = aged.map(|segment| (segment.summary.last_id, segment.summary.ord_end)) {
+            let aged = state
+                .lane(lane)
+                .segments
+                .iter()
+                .rfind(|segment| segment.sealed && segment.summary.engine_ms < horizon);
+            if let Some((id, ord)) =
+                aged.map(|segment| (segment.summary.last_id, segment.summary.ord_end))
+            {
                 filter_out(&mut state, lane, id, ord);
             }
         }
@@ -88,12 +92,18 @@ impl Writer {
         let state = &mut *guard;
         let keep_from = state.ledger.keep_from;
         let old_enough = |segment: &Segment| {
-            let graced = segment.acked_at.is_some_and(|at| state.now_ms.saturating_sub(at) >= config.keep_acked_ms);
+            let graced = segment
+                .acked_at
+                .is_some_and(|at| state.now_ms.saturating_sub(at) >= config.keep_acked_ms);
             let aged = segment.summary.engine_ms.saturating_add(config.warm_ttl_ms) <= state.now_ms;
             graced && aged && (state.clock_trusted || config.warm_ttl_ms == 0)
         };
         let oldest = |lane: Lane| {
-            let segment = state.lane(lane).segments.front().filter(|segment| segment.sealed)?;
+            let segment = state
+                .lane(lane)
+                .segments
+                .front()
+                .filter(|segment| segment.sealed)?;
             let acked = segment.summary.last_id <= state.ledger.lane(lane).cursor;
             Some((segment, acked))
         };
@@ -112,7 +122,12 @@ impl Writer {
                 _ if pressure == Pressure::Acked => None,
                 (false, _) if segment.lane() == Lane::Data => Some(4),
                 (false, _) => {
-                    let alarms: u64 = state.lane(Lane::Alarms).segments.iter().map(|segment| segment.file_len).sum();
+                    let alarms: u64 = state
+                        .lane(Lane::Alarms)
+                        .segments
+                        .iter()
+                        .map(|segment| segment.file_len)
+                        .sum();
                     (alarms > config.warm_max_bytes / 2).then_some(5)
                 }
             }
@@ -143,7 +158,11 @@ impl Writer {
                 give_up(&mut state, victim);
             }
             let [data, alarms] = state.synced_cursors;
-            let cursor = if victim.lane == Lane::Data { data } else { alarms };
+            let cursor = if victim.lane == Lane::Data {
+                data
+            } else {
+                alarms
+            };
             victim.acked && cursor >= victim.last_id
         };
         if !synced {
@@ -151,7 +170,10 @@ impl Writer {
         }
         {
             let mut state = self.shared().lock();
-            state.lane_mut(victim.lane).segments.retain(|segment| segment.no() != victim.no);
+            state
+                .lane_mut(victim.lane)
+                .segments
+                .retain(|segment| segment.no() != victim.no);
         }
         match self.shared().storage.remove(&victim.name) {
             Ok(()) => Ok(()),
@@ -170,7 +192,9 @@ impl Writer {
                 break;
             }
             let bridged = self.shared().lock().bridged;
-            let Some(victim) = self.find(Pressure::Undelivered) else { return Ok(false) };
+            let Some(victim) = self.find(Pressure::Undelivered) else {
+                return Ok(false);
+            };
             if !victim.acked && !bridged {
                 self.filter_segment(&victim);
                 continue;
@@ -179,11 +203,17 @@ impl Writer {
         }
         // The last bytes of the disk are for alarms and for the state store.
         while lane == Lane::Data {
-            let free = self.shared().storage.free_space().map_err(Stop::at("asking for free space"))?;
+            let free = self
+                .shared()
+                .storage
+                .free_space()
+                .map_err(Stop::at("asking for free space"))?;
             if free >= len + min_free {
                 break;
             }
-            let Some(victim) = self.find(Pressure::Acked) else { return Ok(false) };
+            let Some(victim) = self.find(Pressure::Acked) else {
+                return Ok(false);
+            };
             self.unlink(&victim)?;
         }
         Ok(true)
@@ -191,7 +221,11 @@ impl Writer {
 
     fn filter_segment(&self, victim: &Victim) {
         let mut state = self.shared().lock();
-        let end = state.lane(victim.lane).segments.front().map(|segment| segment.summary.ord_end);
+        let end = state
+            .lane(victim.lane)
+            .segments
+            .front()
+            .map(|segment| segment.summary.ord_end);
         if let Some(ord) = end {
             filter_out(&mut state, victim.lane, victim.last_id, ord);
         }
@@ -214,7 +248,10 @@ impl Writer {
                 self.unlink(&victim)?;
             } else if lane == Lane::Alarms && self.reserve {
                 self.reserve = false;
-                self.shared().storage.remove(RESERVE).map_err(Stop::at("giving up the reserve"))?;
+                self.shared()
+                    .storage
+                    .remove(RESERVE)
+                    .map_err(Stop::at("giving up the reserve"))?;
             } else {
                 return Ok(None);
             }
@@ -226,7 +263,11 @@ impl Writer {
         if config.reserve_bytes == 0 {
             return Ok(());
         }
-        let free = self.shared().storage.free_space().map_err(Stop::at("asking for free space"))?;
+        let free = self
+            .shared()
+            .storage
+            .free_space()
+            .map_err(Stop::at("asking for free space"))?;
         if free < config.min_free_bytes + 2 * config.reserve_bytes {
             return Ok(());
         }
@@ -242,7 +283,10 @@ impl Writer {
 
 /// No room, by filesystem or by quota.
 pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 fn filter_out(state: &mut State, lane: Lane, id: RecordId, ord: u64) {
@@ -254,7 +298,12 @@ fn filter_out(state: &mut State, lane: Lane, id: RecordId, ord: u64) {
 
 /// Books the undelivered records of `victim` as dropped, with one `gap` record in their place.
 fn give_up(state: &mut State, victim: &Victim) {
-    let Some(segment) = state.lane(victim.lane).segments.iter().find(|segment| segment.no() == victim.no) else {
+    let Some(segment) = state
+        .lane(victim.lane)
+        .segments
+        .iter()
+        .find(|segment| segment.no() == victim.no)
+    else {
         return;
     };
     let summary = segment.summary;
@@ -263,8 +312,16 @@ fn give_up(state: &mut State, victim: &Victim) {
     let ord_start = summary.ord_start().max(account.settled);
     let lost = Lost {
         lane: victim.lane as u8,
-        prev: if inside { account.cursor } else { summary.header.prev },
-        from: if inside { account.cursor + 1 } else { summary.first_id },
+        prev: if inside {
+            account.cursor
+        } else {
+            summary.header.prev
+        },
+        from: if inside {
+            account.cursor + 1
+        } else {
+            summary.first_id
+        },
         id: summary.last_id,
         count: summary.ord_end.saturating_sub(ord_start),
         ord_start,
@@ -276,7 +333,12 @@ fn give_up(state: &mut State, victim: &Victim) {
         dropped: true,
         silent: victim.lane == Lane::Alarms,
     };
-    tracing::error!(from = lost.from, to = lost.id, count = lost.count, "undelivered records dropped: warm quota reached");
+    tracing::error!(
+        from = lost.from,
+        to = lost.id,
+        count = lost.count,
+        "undelivered records dropped: warm quota reached"
+    );
     if lost.silent {
         announce(state, &lost);
     }

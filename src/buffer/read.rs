@@ -60,12 +60,24 @@ pub(crate) struct LaneScan {
 
 impl LaneScan {
     pub(crate) fn new(lane: Lane, after: RecordId) -> Self {
-        Self { lane, after, expect: None, prev: after, prev_ms: 0, source: None, ready: VecDeque::new() }
+        Self {
+            lane,
+            after,
+            expect: None,
+            prev: after,
+            prev_ms: 0,
+            source: None,
+            ready: VecDeque::new(),
+        }
     }
 
     /// Goes on after `after`; keeps what was read when that is where it stands.
     pub(crate) fn seek(&mut self, after: RecordId) {
-        while self.ready.front().is_some_and(|item| item.record.id <= after) {
+        while self
+            .ready
+            .front()
+            .is_some_and(|item| item.record.id <= after)
+        {
             if let Some(item) = self.ready.pop_front() {
                 self.after = item.record.id;
             }
@@ -97,7 +109,10 @@ impl LaneScan {
 
     /// Last id that has been looked at, taken or not.
     fn seen(&self) -> RecordId {
-        self.ready.back().map_or(self.after, |item| item.record.id).max(self.after)
+        self.ready
+            .back()
+            .map_or(self.after, |item| item.record.id)
+            .max(self.after)
     }
 
     /// Reads on; `false`: there is nothing more.
@@ -105,14 +120,18 @@ impl LaneScan {
         if self.source.is_none() && !self.locate(shared)? {
             return Ok(!self.ready.is_empty());
         }
-        let Some(source) = &mut self.source else { return Ok(true) };
+        let Some(source) = &mut self.source else {
+            return Ok(true);
+        };
         match source.walk.step() {
-            Ok(Some(Step::Frame { header, payload, .. })) => {
-                match codec::decode(&payload, header.first_id, header.count) {
-                    Ok(records) => self.take_frame(shared, header.ord, records),
-                    Err(error) => tracing::error!(%error, lane = ?self.lane, "a frame cannot be decoded"),
+            Ok(Some(Step::Frame {
+                header, payload, ..
+            })) => match codec::decode(&payload, header.first_id, header.count) {
+                Ok(records) => self.take_frame(shared, header.ord, records),
+                Err(error) => {
+                    tracing::error!(%error, lane = ?self.lane, "a frame cannot be decoded")
                 }
-            }
+            },
             Ok(Some(Step::Damage { .. })) => {}
             Ok(None) => self.finish(shared),
             Err(error) => {
@@ -125,13 +144,19 @@ impl LaneScan {
     }
 
     fn take_frame(&mut self, shared: &Shared, ord: u64, records: Vec<Arc<Record>>) {
-        let Some((first, last)) = records.first().zip(records.last()) else { return };
+        let Some((first, last)) = records.first().zip(records.last()) else {
+            return;
+        };
         let hole = Hole {
             ord_start: self.expect.unwrap_or(ord),
             ord_end: ord,
             prev: self.prev,
             last: first.prev,
-            first_ms: if self.prev_ms == 0 { first.data.received_ms } else { self.prev_ms },
+            first_ms: if self.prev_ms == 0 {
+                first.data.received_ms
+            } else {
+                self.prev_ms
+            },
             last_ms: first.data.received_ms,
         };
         self.weave(shared, &hole, first.id);
@@ -141,7 +166,11 @@ impl LaneScan {
         let seen = self.seen();
         for (ord_end, record) in (ord + 1..).zip(records) {
             if record.id > seen {
-                self.ready.push_back(Item { record, ord_end, hot: false });
+                self.ready.push_back(Item {
+                    record,
+                    ord_end,
+                    hot: false,
+                });
             }
         }
     }
@@ -154,21 +183,32 @@ impl LaneScan {
             book_hole(&mut state, self.lane, hole, "damaged");
         }
         let between = |lost: &&Lost| !lost.silent && lost.id > seen && lost.id < next;
-        let gaps: Vec<Item> = state.ledger.lost_in(self.lane).filter(between).map(gap_item).collect();
+        let gaps: Vec<Item> = state
+            .ledger
+            .lost_in(self.lane)
+            .filter(between)
+            .map(gap_item)
+            .collect();
         drop(state);
         self.ready.extend(gaps);
     }
 
     /// The end of a segment: what its summary promises and the frames did not hold is lost.
     fn finish(&mut self, shared: &Shared) {
-        let Some(source) = self.source.take() else { return };
+        let Some(source) = self.source.take() else {
+            return;
+        };
         let summary = source.summary;
         let hole = Hole {
             ord_start: self.expect.unwrap_or(summary.ord_end),
             ord_end: summary.ord_end,
             prev: self.prev,
             last: summary.last_id,
-            first_ms: if self.prev_ms == 0 { summary.min_ms } else { self.prev_ms },
+            first_ms: if self.prev_ms == 0 {
+                summary.min_ms
+            } else {
+                self.prev_ms
+            },
             last_ms: summary.max_ms,
         };
         self.weave(shared, &hole, summary.last_id + 1);
@@ -191,15 +231,26 @@ impl LaneScan {
                 self.ready.extend(items);
                 return Ok(any);
             }
-            let holds = |segment: &&crate::buffer::segment::Segment| segment.summary.last_id > after;
+            let holds =
+                |segment: &&crate::buffer::segment::Segment| segment.summary.last_id > after;
             match memory.segments.iter().find(holds) {
                 Some(segment) => (segment.clone(), segment.name()),
                 None => {
                     // Trimmed up to the hot tier: only lost ranges and memory are left.
                     let floor = memory.hot_floor;
-                    let between = |lost: &&Lost| !lost.silent && lost.id > after && lost.id <= floor;
-                    let gaps: Vec<Item> = state.ledger.lost_in(self.lane).filter(between).map(gap_item).collect();
-                    let gaps = if gaps.is_empty() { hot_items(&state, self.lane, floor).unwrap_or_default() } else { gaps };
+                    let between =
+                        |lost: &&Lost| !lost.silent && lost.id > after && lost.id <= floor;
+                    let gaps: Vec<Item> = state
+                        .ledger
+                        .lost_in(self.lane)
+                        .filter(between)
+                        .map(gap_item)
+                        .collect();
+                    let gaps = if gaps.is_empty() {
+                        hot_items(&state, self.lane, floor).unwrap_or_default()
+                    } else {
+                        gaps
+                    };
                     let any = !gaps.is_empty();
                     drop(state);
                     self.ready.extend(gaps);
@@ -239,7 +290,11 @@ impl LaneScan {
     }
 
     /// The file of a listed segment is gone: trimmed this very moment, or removed by hand.
-    fn vanished(&mut self, shared: &Shared, segment: &crate::buffer::segment::Segment) -> Result<bool, ReadError> {
+    fn vanished(
+        &mut self,
+        shared: &Shared,
+        segment: &crate::buffer::segment::Segment,
+    ) -> Result<bool, ReadError> {
         let summary = segment.summary;
         let still_listed = {
             let mut state = shared.lock();
@@ -251,7 +306,10 @@ impl LaneScan {
         if !still_listed {
             return Ok(true);
         }
-        tracing::error!(segment = segment.name(), "a journal segment was removed from outside");
+        tracing::error!(
+            segment = segment.name(),
+            "a journal segment was removed from outside"
+        );
         let hole = Hole {
             ord_start: summary.ord_start(),
             ord_end: summary.ord_end,
@@ -282,12 +340,20 @@ fn hot_items(state: &State, lane: Lane, after: RecordId) -> Option<Vec<Item>> {
 }
 
 fn gap_item(lost: &Lost) -> Item {
-    Item { record: Arc::new(gap_record(lost)), ord_end: lost.ord_end, hot: false }
+    Item {
+        record: Arc::new(gap_record(lost)),
+        ord_end: lost.ord_end,
+        hot: false,
+    }
 }
 
 /// The record that stands in the place of a lost range.
 pub(crate) fn gap_record(lost: &Lost) -> Record {
-    Record { id: lost.id, prev: lost.prev, data: gap_body(lost) }
+    Record {
+        id: lost.id,
+        prev: lost.prev,
+        data: gap_body(lost),
+    }
 }
 
 /// The same before it has an id.
@@ -306,7 +372,11 @@ pub(crate) fn gap_body(lost: &Lost) -> NewRecord {
         engine_ms: lost.engine_ms,
         received_ms: lost.last_ms,
         clock_trusted: true,
-        key: Key { group: None, node: None, device: None },
+        key: Key {
+            group: None,
+            node: None,
+            device: None,
+        },
         seq: None,
         bdseq: None,
         schema: None,
@@ -323,7 +393,10 @@ pub(crate) fn book_hole(state: &mut State, lane: Lane, hole: &Hole, cause: &str)
     let mut start = hole.ord_start.max(settled);
     let mut known = true;
     while known && start < hole.ord_end {
-        let cover = state.ledger.lost_in(lane).find(|lost| lost.ord_start <= start && start < lost.ord_end);
+        let cover = state
+            .ledger
+            .lost_in(lane)
+            .find(|lost| lost.ord_start <= start && start < lost.ord_end);
         known = cover.is_some();
         if let Some(cover) = cover {
             start = cover.ord_end;
@@ -348,7 +421,13 @@ pub(crate) fn book_hole(state: &mut State, lane: Lane, hole: &Hole, cause: &str)
         dropped: false,
         silent: lane == Lane::Alarms,
     };
-    tracing::error!(from = lost.from, to = lost.id, count = lost.count, cause, "journal records lost");
+    tracing::error!(
+        from = lost.from,
+        to = lost.id,
+        count = lost.count,
+        cause,
+        "journal records lost"
+    );
     if lost.silent {
         announce(state, &lost);
     }

@@ -160,14 +160,20 @@ pub(crate) fn recover(storage: &dyn Storage, config: &Config) -> Result<Recovere
             }
             Err(LoadError::Empty) => {
                 sealed_tails = false;
-                storage.remove(&name).map_err(io_error("remove an unused segment"))?;
+                storage
+                    .remove(&name)
+                    .map_err(io_error("remove an unused segment"))?;
             }
             Err(LoadError::Io(error)) => {
                 tracing::error!(%error, segment = name, "a segment cannot be read");
                 set_aside(storage, &name, "cannot be read", &mut report)?;
             }
-            Err(LoadError::Unreadable) => set_aside(storage, &name, "no header and no valid frame", &mut report)?,
-            Err(LoadError::Foreign) => set_aside(storage, &name, "belongs to another journal", &mut report)?,
+            Err(LoadError::Unreadable) => {
+                set_aside(storage, &name, "no header and no valid frame", &mut report)?
+            }
+            Err(LoadError::Foreign) => {
+                set_aside(storage, &name, "belongs to another journal", &mut report)?
+            }
         }
     }
     let rebuilt = known.is_none();
@@ -180,14 +186,26 @@ pub(crate) fn recover(storage: &dyn Storage, config: &Config) -> Result<Recovere
         if rebuilt {
             restart_account(&mut ledger, lane, &loaded);
         }
-        holes.extend(find_holes(&mut ledger, lane, &loaded).into_iter().map(|hole| (lane, hole)));
+        holes.extend(
+            find_holes(&mut ledger, lane, &loaded)
+                .into_iter()
+                .map(|hole| (lane, hole)),
+        );
         memory.segments = loaded.into_iter().map(|loaded| loaded.segment).collect();
         memory.next_no = next_no.get(lane as usize).copied().unwrap_or(1);
         seal_tails(storage, memory)?;
-        let newest = memory.segments.back().map_or(0, |segment| segment.summary.engine_ms);
+        let newest = memory
+            .segments
+            .back()
+            .map_or(0, |segment| segment.summary.engine_ms);
         ledger.engine_ms = ledger.engine_ms.max(newest);
     }
-    let last_id = LANES.map(|lane| ledger.lane(lane).last_id).into_iter().max().unwrap_or(0).max(ledger.last_id);
+    let last_id = LANES
+        .map(|lane| ledger.lane(lane).last_id)
+        .into_iter()
+        .max()
+        .unwrap_or(0)
+        .max(ledger.last_id);
     ledger.last_id = last_id;
     report.clean = sealed_tails && holes.is_empty() && !rebuilt;
     report.last_id = last_id;
@@ -195,7 +213,11 @@ pub(crate) fn recover(storage: &dyn Storage, config: &Config) -> Result<Recovere
     report.engine_ms_base = ledger.engine_ms;
     report.segments = memories.iter().map(|memory| memory.segments.len()).sum();
     let fresh = rebuilt && last_id == 0;
-    let next_id = if report.clean || fresh { last_id + 1 } else { last_id + ID_JUMP };
+    let next_id = if report.clean || fresh {
+        last_id + 1
+    } else {
+        last_id + ID_JUMP
+    };
     for (lane, memory) in LANES.into_iter().zip(&mut memories) {
         let last = ledger.lane(lane).last_id;
         (memory.hot_floor, memory.synced) = (last, last);
@@ -209,17 +231,27 @@ pub(crate) fn recover(storage: &dyn Storage, config: &Config) -> Result<Recovere
     for lane in LANES {
         state.stamp_acked(lane);
     }
-    let written = ledger_file.write(&state.ledger).and_then(|_| ledger_file.sync());
+    let written = ledger_file
+        .write(&state.ledger)
+        .and_then(|_| ledger_file.sync());
     written.map_err(io_error("write the ledger"))?;
     state.synced_cursors = LANES.map(|lane| state.ledger.lane(lane).cursor);
     state.ledger_dirty = false;
     storage.sync_dir().map_err(io_error("sync the folder"))?;
     let reserve = hold_reserve(storage, config, &files)?;
-    Ok(Recovered { state, ledger: ledger_file, reserve, report })
+    Ok(Recovered {
+        state,
+        ledger: ledger_file,
+        reserve,
+        report,
+    })
 }
 
 /// A ledger that can't even be opened or is too short is set aside and made anew.
-fn open_ledger(storage: &dyn Storage, report: &mut Recovery) -> Result<(LedgerFile, Option<Ledger>), OpenError> {
+fn open_ledger(
+    storage: &dyn Storage,
+    report: &mut Recovery,
+) -> Result<(LedgerFile, Option<Ledger>), OpenError> {
     let (file, known) = LedgerFile::open(storage).map_err(io_error("open the ledger"))?;
     if known.is_some() {
         return Ok((file, known));
@@ -242,9 +274,15 @@ fn set_aside(
     reason: &'static str,
     report: &mut Recovery,
 ) -> Result<(), OpenError> {
-    let moved_to = storage.quarantine(name).map_err(io_error("set a file aside"))?;
+    let moved_to = storage
+        .quarantine(name)
+        .map_err(io_error("set a file aside"))?;
     tracing::error!(file = name, moved_to, reason, "journal file set aside");
-    report.quarantined.push(Quarantined { name: name.to_owned(), moved_to, reason });
+    report.quarantined.push(Quarantined {
+        name: name.to_owned(),
+        moved_to,
+        reason,
+    });
     Ok(())
 }
 
@@ -262,7 +300,9 @@ fn forget_dropped(
             lost.dropped && summary.ord_end <= lost.ord_end && summary.ord_end > lost.ord_start
         });
         if gone {
-            storage.remove(&loaded.segment.name()).map_err(io_error("remove a dropped segment"))?;
+            storage
+                .remove(&loaded.segment.name())
+                .map_err(io_error("remove a dropped segment"))?;
         } else {
             kept.push(loaded);
         }
@@ -279,7 +319,8 @@ fn restart_account(ledger: &mut Ledger, lane: Lane, loaded: &[Loaded]) {
     account.cursor = header.prev;
     account.settled = header.received + header.derived;
     account.published = account.settled;
-    (account.received, account.derived, account.last_id) = (header.received, header.derived, header.prev);
+    (account.received, account.derived, account.last_id) =
+        (header.received, header.derived, header.prev);
 }
 
 /// Ordinals that no file holds, and the lane's totals.
@@ -292,9 +333,23 @@ fn find_holes(ledger: &mut Ledger, lane: Lane, loaded: &[Loaded]) -> Vec<(Hole, 
     for loaded in loaded {
         let summary = &loaded.segment.summary;
         if summary.ord_start() > ord {
-            let first_ms = if last_ms == 0 { summary.min_ms } else { last_ms };
+            let first_ms = if last_ms == 0 {
+                summary.min_ms
+            } else {
+                last_ms
+            };
             let (ord_start, ord_end, last) = (ord, summary.ord_start(), summary.header.prev);
-            holes.push((Hole { ord_start, ord_end, prev, last, first_ms, last_ms: summary.min_ms }, "missing"));
+            holes.push((
+                Hole {
+                    ord_start,
+                    ord_end,
+                    prev,
+                    last,
+                    first_ms,
+                    last_ms: summary.min_ms,
+                },
+                "missing",
+            ));
         }
         holes.extend(loaded.holes.iter().map(|hole| (*hole, "damaged")));
         ord = ord.max(summary.ord_end);
@@ -312,7 +367,17 @@ fn find_holes(ledger: &mut Ledger, lane: Lane, loaded: &[Loaded]) -> Vec<(Hole, 
     if account.ord_end() > ord {
         let ord_end = account.ord_end();
         let last = account.last_id;
-        holes.push((Hole { ord_start: ord, ord_end, prev, last, first_ms: last_ms, last_ms }, "not synced"));
+        holes.push((
+            Hole {
+                ord_start: ord,
+                ord_end,
+                prev,
+                last,
+                first_ms: last_ms,
+                last_ms,
+            },
+            "not synced",
+        ));
     }
     holes
 }
@@ -324,9 +389,14 @@ fn seal_tails(storage: &dyn Storage, memory: &mut LaneMemory) -> Result<(), Open
         let footer = encode_footer(&segment.summary, &segment.index);
         let end = segment.summary.data_end;
         let file_len = end + footer.len() as u64;
-        let file = storage.open(&segment.name()).map_err(io_error("open a segment"))?;
+        let file = storage
+            .open(&segment.name())
+            .map_err(io_error("open a segment"))?;
         // Cut first: on a full disk the room behind the frames is all there is.
-        let cut = file.truncate(end).and_then(|()| file.write_at(end, &footer)).and_then(|()| file.sync());
+        let cut = file
+            .truncate(end)
+            .and_then(|()| file.write_at(end, &footer))
+            .and_then(|()| file.sync());
         match cut {
             Ok(()) => segment.file_len = file_len,
             Err(error) if is_full(&error) => {
@@ -373,4 +443,3 @@ fn random_epoch() -> Epoch {
     }
     epoch
 }
-

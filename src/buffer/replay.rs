@@ -24,7 +24,12 @@ impl std::fmt::Debug for Replay {
 impl Replay {
     pub(crate) fn new(shared: Arc<Shared>, after: RecordId) -> Self {
         let [data, alarms] = LANES.map(|lane| LaneScan::new(lane, after));
-        Self { shared, data, alarms, until: RecordId::MAX }
+        Self {
+            shared,
+            data,
+            alarms,
+            until: RecordId::MAX,
+        }
     }
 
     /// Skips the segments that lie outside a range of arrival times.
@@ -36,7 +41,10 @@ impl Replay {
             let outside = |segment: &&crate::buffer::segment::Segment| {
                 segment.sealed && segment.summary.max_ms < from_ms
             };
-            segments.take_while(outside).last().map_or(0, |segment| segment.summary.last_id)
+            segments
+                .take_while(outside)
+                .last()
+                .map_or(0, |segment| segment.summary.last_id)
         };
         let [data, alarms] = LANES.map(|lane| LaneScan::new(lane, start(lane)));
         for lane in LANES {
@@ -44,13 +52,24 @@ impl Replay {
             // Records in memory may be of any time; a segment that starts after the range ends the search,
             // unless a later one goes back (the wall clock stepped).
             let newest = state.ledger.lane(lane).last_id;
-            let last = memory.segments.iter().rfind(|segment| !segment.sealed || segment.summary.min_ms < to_ms);
-            let in_memory = memory.hot.iter().any(|hot| hot.record.data.received_ms < to_ms);
+            let last = memory
+                .segments
+                .iter()
+                .rfind(|segment| !segment.sealed || segment.summary.min_ms < to_ms);
+            let in_memory = memory
+                .hot
+                .iter()
+                .any(|hot| hot.record.data.received_ms < to_ms);
             let end = last.map_or(0, |segment| segment.summary.last_id);
             until = until.max(if in_memory { newest } else { end });
         }
         drop(state);
-        Self { shared, data, alarms, until }
+        Self {
+            shared,
+            data,
+            alarms,
+            until,
+        }
     }
 }
 
@@ -69,7 +88,11 @@ impl Iterator for Replay {
         if data.min(alarm) > self.until {
             return None;
         }
-        let scan = if data <= alarm { &mut self.data } else { &mut self.alarms };
+        let scan = if data <= alarm {
+            &mut self.data
+        } else {
+            &mut self.alarms
+        };
         match scan.next(&self.shared) {
             Ok(item) => item.map(|item| Ok(item.record)),
             Err(error) => Some(Err(error)),

@@ -70,8 +70,17 @@ impl Segment {
         summary.last_id = frame.last_id;
         summary.ord_end = frame.ord + u64::from(frame.count);
         summary.data_end = offset + frame.len() as u64;
-        if self.index.last().is_none_or(|entry| offset >= entry.offset + INDEX_STEP) {
-            let entry = IndexEntry { offset, first_id: frame.first_id, ord: frame.ord, min_ms: frame_min };
+        if self
+            .index
+            .last()
+            .is_none_or(|entry| offset >= entry.offset + INDEX_STEP)
+        {
+            let entry = IndexEntry {
+                offset,
+                first_id: frame.first_id,
+                ord: frame.ord,
+                min_ms: frame_min,
+            };
             self.index.push(entry);
         }
     }
@@ -162,14 +171,36 @@ pub(crate) fn load(
     if let Some(trailer) = trailer
         && !full
     {
-        let segment =
-            Segment { summary: trailer.summary, sealed: true, file_len, acked_at: None, index: Vec::new() };
-        return Ok(Loaded { segment, torn: 0, holes: Vec::new(), frames: 0, bytes_read: 0 });
+        let segment = Segment {
+            summary: trailer.summary,
+            sealed: true,
+            file_len,
+            acked_at: None,
+            index: Vec::new(),
+        };
+        return Ok(Loaded {
+            segment,
+            torn: 0,
+            holes: Vec::new(),
+            frames: 0,
+            bytes_read: 0,
+        });
     }
-    let epoch = found.map(|header| header.epoch).or(epoch).unwrap_or_default();
-    let fallback = Header { lane, no, epoch, received: 0, derived: 0, prev: 0 };
+    let epoch = found
+        .map(|header| header.epoch)
+        .or(epoch)
+        .unwrap_or_default();
+    let fallback = Header {
+        lane,
+        no,
+        epoch,
+        received: 0,
+        derived: 0,
+        prev: 0,
+    };
     let end = trailer.map_or(file_len, |trailer| trailer.summary.data_end);
-    let mut loaded = walk_frames(file, found.unwrap_or(fallback), found.is_some(), end).map_err(LoadError::Io)?;
+    let mut loaded = walk_frames(file, found.unwrap_or(fallback), found.is_some(), end)
+        .map_err(LoadError::Io)?;
     loaded.segment.file_len = file_len;
     if let Some(trailer) = trailer {
         close_walk(&mut loaded, &trailer.summary);
@@ -179,28 +210,58 @@ pub(crate) fn load(
         // The header is durable before the first frame: without one, zeroes never held a record.
         let blank = found.is_some() || head.iter().all(|byte| *byte == 0);
         let empty = blank && file_len >= SEGMENT_HEADER as u64 && loaded.torn == 0;
-        return Err(if empty { LoadError::Empty } else { LoadError::Unreadable });
+        return Err(if empty {
+            LoadError::Empty
+        } else {
+            LoadError::Unreadable
+        });
     }
     Ok(loaded)
 }
 
 /// Walks all frames from the top, rebuilding the summary.
-fn walk_frames(file: &Arc<dyn StorageFile>, header: Header, known: bool, end: u64) -> io::Result<Loaded> {
+fn walk_frames(
+    file: &Arc<dyn StorageFile>,
+    header: Header,
+    known: bool,
+    end: u64,
+) -> io::Result<Loaded> {
     let seed = frame_seed(&header.epoch, header.lane, header.no);
     let summary = Summary::empty(header);
-    let segment = Segment { summary, sealed: false, file_len: 0, acked_at: None, index: Vec::new() };
-    let mut loaded = Loaded { segment, torn: 0, holes: Vec::new(), frames: 0, bytes_read: 0 };
+    let segment = Segment {
+        summary,
+        sealed: false,
+        file_len: 0,
+        acked_at: None,
+        index: Vec::new(),
+    };
+    let mut loaded = Loaded {
+        segment,
+        torn: 0,
+        holes: Vec::new(),
+        frames: 0,
+        bytes_read: 0,
+    };
     let mut walk = Walk::new(Arc::clone(file), seed, SEGMENT_HEADER as u64, end);
     let mut torn = 0;
     while let Some(step) = walk.step()? {
-        let Step::Frame { offset, header: frame, payload } = step else {
-            if let Step::Damage { nonzero, .. } = step {
+        let Step::Frame {
+            offset,
+            header: frame,
+            payload,
+        } = step
+        else {
+            if let Step::Damage { nonzero } = step {
                 torn = nonzero;
             }
             continue;
         };
-        let Ok(records) = codec::decode(&payload, frame.first_id, frame.count) else { continue };
-        let Some(first) = records.first() else { continue };
+        let Ok(records) = codec::decode(&payload, frame.first_id, frame.count) else {
+            continue;
+        };
+        let Some(first) = records.first() else {
+            continue;
+        };
         let summary = &mut loaded.segment.summary;
         if loaded.frames == 0 && !known {
             // The header is lost: what came before is known from the frame, how it split is not.
@@ -215,13 +276,19 @@ fn walk_frames(file: &Arc<dyn StorageFile>, header: Header, known: bool, end: u6
                 ord_end: frame.ord,
                 prev: summary.last_id,
                 last: first.prev,
-                first_ms: if summary.max_ms == 0 { first.data.received_ms } else { summary.max_ms },
+                first_ms: if summary.max_ms == 0 {
+                    first.data.received_ms
+                } else {
+                    summary.max_ms
+                },
                 last_ms: first.data.received_ms,
             });
         }
         torn = 0;
         loaded.frames += 1;
-        loaded.segment.add_frame(offset, &frame, records.iter().map(AsRef::as_ref));
+        loaded
+            .segment
+            .add_frame(offset, &frame, records.iter().map(AsRef::as_ref));
     }
     loaded.torn = torn;
     loaded.bytes_read = walk.bytes_read;
@@ -237,7 +304,11 @@ fn close_walk(loaded: &mut Loaded, sealed: &Summary) {
             ord_end: sealed.ord_end,
             prev: walked.last_id,
             last: sealed.last_id,
-            first_ms: if walked.max_ms == 0 { sealed.min_ms } else { walked.max_ms },
+            first_ms: if walked.max_ms == 0 {
+                sealed.min_ms
+            } else {
+                walked.max_ms
+            },
             last_ms: sealed.max_ms,
         });
     }
@@ -246,7 +317,9 @@ fn close_walk(loaded: &mut Loaded, sealed: &Summary) {
 }
 
 fn read_trailer(file: &dyn StorageFile, file_len: u64) -> io::Result<Option<Trailer>> {
-    let Some(at) = file_len.checked_sub(TRAILER as u64) else { return Ok(None) };
+    let Some(at) = file_len.checked_sub(TRAILER as u64) else {
+        return Ok(None);
+    };
     let mut bytes = vec![0; TRAILER];
     let read = file.read_at(at, &mut bytes)?;
     bytes.truncate(read);
@@ -255,7 +328,9 @@ fn read_trailer(file: &dyn StorageFile, file_len: u64) -> io::Result<Option<Trai
 
 /// The index of a sealed segment; empty where it is damaged, and reads then start at the top.
 pub(crate) fn read_index(file: &dyn StorageFile, file_len: u64) -> io::Result<Vec<IndexEntry>> {
-    let Some(trailer) = read_trailer(file, file_len)? else { return Ok(Vec::new()) };
+    let Some(trailer) = read_trailer(file, file_len)? else {
+        return Ok(Vec::new());
+    };
     let len = file_len.saturating_sub(trailer.summary.data_end + TRAILER as u64);
     if len != trailer.index_entries * INDEX_ENTRY as u64 {
         return Ok(Vec::new());

@@ -113,7 +113,12 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(ledger: Ledger, next_id: RecordId, data: LaneMemory, alarms: LaneMemory) -> Self {
+    pub(crate) fn new(
+        ledger: Ledger,
+        next_id: RecordId,
+        data: LaneMemory,
+        alarms: LaneMemory,
+    ) -> Self {
         Self {
             now_ms: ledger.engine_ms,
             ledger,
@@ -170,7 +175,11 @@ impl State {
         self.ledger_dirty = true;
         let weight = weight(&data);
         let record = Arc::new(Record { id, prev, data });
-        let hot = HotRecord { ord, weight, record: Arc::clone(&record) };
+        let hot = HotRecord {
+            ord,
+            weight,
+            record: Arc::clone(&record),
+        };
         let memory = self.lane_mut(lane);
         memory.hot.push_back(hot.clone());
         memory.queue.push_back(hot);
@@ -184,8 +193,13 @@ impl State {
 
     /// Everything up to this id is on the disk.
     pub(crate) fn durable(&self) -> RecordId {
-        let waiting = LANES.iter().filter_map(|lane| self.lane(*lane).queue.front());
-        waiting.map(|hot| hot.record.id - 1).min().unwrap_or(self.ledger.last_id)
+        let waiting = LANES
+            .iter()
+            .filter_map(|lane| self.lane(*lane).queue.front());
+        waiting
+            .map(|hot| hot.record.id - 1)
+            .min()
+            .unwrap_or(self.ledger.last_id)
     }
 
     /// Lets go of what is too old or too much. Records that are not durable stay.
@@ -196,11 +210,16 @@ impl State {
                 .into_iter()
                 .filter_map(|lane| {
                     let memory = self.lane(lane);
-                    let front = memory.hot.front().filter(|hot| hot.record.id <= memory.synced)?;
+                    let front = memory
+                        .hot
+                        .front()
+                        .filter(|hot| hot.record.id <= memory.synced)?;
                     Some((front.record.id, front.record.data.engine_ms, lane))
                 })
                 .min_by_key(|(id, ..)| *id);
-            let Some((id, engine_ms, lane)) = oldest else { return };
+            let Some((id, engine_ms, lane)) = oldest else {
+                return;
+            };
             if self.hot_bytes <= config.hot_max_bytes && engine_ms >= horizon {
                 return;
             }
@@ -213,7 +232,11 @@ impl State {
 
     /// Bytes of all segment files.
     pub(crate) fn segment_bytes(&self) -> u64 {
-        LANES.iter().flat_map(|lane| &self.lane(*lane).segments).map(|segment| segment.file_len).sum()
+        LANES
+            .iter()
+            .flat_map(|lane| &self.lane(*lane).segments)
+            .map(|segment| segment.file_len)
+            .sum()
     }
 
     /// Stamps the segments that the cursor has passed.

@@ -52,17 +52,33 @@ impl LaneState {
                 break;
             }
             let all = summary.ord_end.saturating_sub(summary.ord_start()).max(1);
-            let open = summary.ord_end.saturating_sub(account.settled.max(summary.ord_start()));
+            let open = summary
+                .ord_end
+                .saturating_sub(account.settled.max(summary.ord_start()));
             pending_bytes += u128::from(summary.data_end) * u128::from(open) / u128::from(all);
         }
         let unwritten = memory.queue.iter().skip(memory.written);
-        pending_bytes += u128::from(unwritten.map(|hot| hot.record.data.body.len() as u64).sum::<u64>());
-        let in_memory = memory.hot_after(account.cursor).and_then(|mut hot| hot.next());
-        let oldest = in_memory.map(|hot| hot.record.data.received_ms).or_else(|| {
-            let mut segments = memory.segments.iter();
-            segments.find(|segment| segment.summary.last_id > account.cursor).map(|segment| segment.summary.min_ms)
-        });
-        let lost = state.ledger.lost_in(lane).find(|lost| lost.id > account.cursor).map(|lost| lost.first_ms);
+        pending_bytes += u128::from(
+            unwritten
+                .map(|hot| hot.record.data.body.len() as u64)
+                .sum::<u64>(),
+        );
+        let in_memory = memory
+            .hot_after(account.cursor)
+            .and_then(|mut hot| hot.next());
+        let oldest = in_memory
+            .map(|hot| hot.record.data.received_ms)
+            .or_else(|| {
+                let mut segments = memory.segments.iter();
+                segments
+                    .find(|segment| segment.summary.last_id > account.cursor)
+                    .map(|segment| segment.summary.min_ms)
+            });
+        let lost = state
+            .ledger
+            .lost_in(lane)
+            .find(|lost| lost.id > account.cursor)
+            .map(|lost| lost.first_ms);
         Self {
             pending,
             pending_bytes: u64::try_from(pending_bytes).unwrap_or(u64::MAX),
@@ -123,19 +139,30 @@ impl Stat {
         let slow = figures.last_fsync_us > u64::try_from(SLOW.as_micros()).unwrap_or(u64::MAX)
             || in_flight.is_some_and(|took| took > SLOW);
         let full = LANES.iter().any(|lane| state.lane(*lane).full);
-        let segments = || LANES.into_iter().flat_map(|lane| state.lane(lane).segments.iter());
+        let segments = || {
+            LANES
+                .into_iter()
+                .flat_map(|lane| state.lane(lane).segments.iter())
+        };
         Self {
             hot_bytes: state.hot_bytes,
-            hot_records: LANES.iter().map(|lane| state.lane(*lane).hot.len() as u64).sum(),
+            hot_records: LANES
+                .iter()
+                .map(|lane| state.lane(*lane).hot.len() as u64)
+                .sum(),
             warm_bytes: state.segment_bytes(),
             warm_max_bytes: config.warm_max_bytes,
             segments: segments().count() as u64,
-            oldest_ms: segments().map(|segment| segment.summary.min_ms).min().filter(|ms| *ms != u64::MAX),
+            oldest_ms: segments()
+                .map(|segment| segment.summary.min_ms)
+                .min()
+                .filter(|ms| *ms != u64::MAX),
             bytes_in: figures.bytes_in,
             bytes_written: figures.bytes_written,
             fsyncs: figures.fsyncs,
             last_fsync_us: figures.last_fsync_us,
-            fsync_in_flight_ms: in_flight.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+            fsync_in_flight_ms: in_flight
+                .map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
             unsynced_bytes: state.queue_bytes,
             disk_state: match (&state.stopped, full, slow) {
                 (Some(_), ..) => DiskState::Stopped,

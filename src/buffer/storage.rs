@@ -130,10 +130,18 @@ impl DiskStorage {
     /// The folder can't be made, or another process holds it.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, StorageError> {
         let dir = dir.into();
-        let folder = |source| StorageError::Folder { path: dir.clone(), source };
+        let folder = |source| StorageError::Folder {
+            path: dir.clone(),
+            source,
+        };
         std::fs::create_dir_all(&dir).map_err(folder)?;
         let path = dir.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(folder)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(folder)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(StorageError::InUse { path }),
@@ -141,9 +149,14 @@ impl DiskStorage {
         }
         if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             // The folder's own name must survive a power cut as well.
-            File::open(parent).and_then(|parent| parent.sync_all()).map_err(folder)?;
+            File::open(parent)
+                .and_then(|parent| parent.sync_all())
+                .map_err(folder)?;
         }
-        Ok(Self { dir, _lock: Some(lock) })
+        Ok(Self {
+            dir,
+            _lock: Some(lock),
+        })
     }
 
     /// `dir` without a lock, for tools that only read.
@@ -201,12 +214,20 @@ impl StorageFile for DiskFile {
 impl Storage for DiskStorage {
     fn create(&self, name: &str, len: u64) -> io::Result<Arc<dyn StorageFile>> {
         let path = self.dir.join(name);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
         if len > 0
             && let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, len)
         {
             let unsupported = error == rustix::io::Errno::OPNOTSUPP;
-            let result = if unsupported { write_zeroes(&file, len) } else { Err(error.into()) };
+            let result = if unsupported {
+                write_zeroes(&file, len)
+            } else {
+                Err(error.into())
+            };
             if let Err(error) = result {
                 // Nothing may be left: a half-made segment would only be cleared by the next start.
                 let _ = std::fs::remove_file(&path);
@@ -233,7 +254,10 @@ impl Storage for DiskStorage {
                 Err(error) => return Err(error),
             };
             if let (true, Ok(name)) = (meta.is_file(), entry.file_name().into_string()) {
-                entries.push(Entry { name, len: meta.len() });
+                entries.push(Entry {
+                    name,
+                    len: meta.len(),
+                });
             }
         }
         Ok(entries)

@@ -15,10 +15,14 @@ const WINDOW: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) enum Step {
     /// A frame whose checksum fits.
-    Frame { offset: u64, header: FrameHeader, payload: Bytes },
+    Frame {
+        offset: u64,
+        header: FrameHeader,
+        payload: Bytes,
+    },
     /// Bytes that are no frame, up to the next one or the end. `nonzero` of them, counted to the last byte
     /// that isn't zero: 0 is preallocated room that was never used.
-    Damage { offset: u64, nonzero: u64 },
+    Damage { nonzero: u64 },
 }
 
 /// A place in a segment.
@@ -36,7 +40,15 @@ pub(crate) struct Walk {
 impl Walk {
     /// Walks `file` from `offset`, where a frame starts, to `end`.
     pub(crate) fn new(file: Arc<dyn StorageFile>, seed: u32, offset: u64, end: u64) -> Self {
-        Self { file, seed, offset, end, window: Bytes::new(), window_at: 0, bytes_read: 0 }
+        Self {
+            file,
+            seed,
+            offset,
+            end,
+            window: Bytes::new(),
+            window_at: 0,
+            bytes_read: 0,
+        }
     }
 
     /// Where the next step starts.
@@ -52,11 +64,15 @@ impl Walk {
         let offset = self.offset;
         if let Some((header, payload)) = self.frame_at(offset)? {
             self.offset += header.len() as u64;
-            return Ok(Some(Step::Frame { offset, header, payload }));
+            return Ok(Some(Step::Frame {
+                offset,
+                header,
+                payload,
+            }));
         }
         let (next, nonzero) = self.search(offset)?;
         self.offset = next;
-        Ok(Some(Step::Damage { offset, nonzero }))
+        Ok(Some(Step::Damage { nonzero }))
     }
 
     /// `len` bytes at `at`, fewer at the end.
@@ -65,7 +81,10 @@ impl Walk {
         let inside = at
             .checked_sub(self.window_at)
             .and_then(|skip| usize::try_from(skip).ok())
-            .filter(|skip| skip.checked_add(len).is_some_and(|end| end <= self.window.len()));
+            .filter(|skip| {
+                skip.checked_add(len)
+                    .is_some_and(|end| end <= self.window.len())
+            });
         if let Some(skip) = inside {
             return Ok(self.window.slice(skip..skip + len));
         }
@@ -80,7 +99,9 @@ impl Walk {
     }
 
     fn frame_at(&mut self, at: u64) -> io::Result<Option<(FrameHeader, Bytes)>> {
-        let Some(header) = FrameHeader::decode(&self.bytes(at, FRAME_HEADER)?) else { return Ok(None) };
+        let Some(header) = FrameHeader::decode(&self.bytes(at, FRAME_HEADER)?) else {
+            return Ok(None);
+        };
         if header.len() as u64 > self.end - at {
             return Ok(None);
         }
@@ -102,7 +123,10 @@ impl Walk {
             let skip = usize::from(at == from);
             let mut found = None;
             let mut base = skip;
-            while let Some(step) = chunk.get(base..).and_then(|rest| rest.iter().position(|byte| *byte == magic[0])) {
+            while let Some(step) = chunk
+                .get(base..)
+                .and_then(|rest| rest.iter().position(|byte| *byte == magic[0]))
+            {
                 let place = base + step;
                 let rest = chunk.get(place..).unwrap_or_default();
                 if rest.starts_with(&magic) && self.frame_at(at + place as u64)?.is_some() {
@@ -111,7 +135,9 @@ impl Walk {
                 }
                 base = place + 1;
             }
-            let looked_at = chunk.get(..found.unwrap_or(chunk.len())).unwrap_or_default();
+            let looked_at = chunk
+                .get(..found.unwrap_or(chunk.len()))
+                .unwrap_or_default();
             if let Some(place) = looked_at.iter().rposition(|byte| *byte != 0) {
                 last_nonzero = at + place as u64 + 1;
             }
@@ -120,7 +146,11 @@ impl Walk {
             }
             // The magic may straddle two chunks.
             let step = chunk.len().saturating_sub(magic.len() - 1).max(1);
-            at += if chunk.len() < magic.len() { chunk.len() as u64 } else { step as u64 };
+            at += if chunk.len() < magic.len() {
+                chunk.len() as u64
+            } else {
+                step as u64
+            };
         }
         Ok((self.end, last_nonzero - from))
     }

@@ -15,7 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::buffer::codec::Encoder;
-use crate::buffer::frame::{FRAME_HEADER, FrameHeader, Header, INDEX_ENTRY, SEGMENT_HEADER, Summary, TRAILER, encode_footer, finish_frame};
+use crate::buffer::frame::{
+    FRAME_HEADER, FrameHeader, Header, INDEX_ENTRY, SEGMENT_HEADER, Summary, TRAILER,
+    encode_footer, finish_frame,
+};
 use crate::buffer::ledger::LedgerFile;
 use crate::buffer::record::{LANES, Lane};
 use crate::buffer::segment::{Segment, segment_name};
@@ -33,6 +36,12 @@ const IDLE: Duration = Duration::from_secs(60);
 pub(crate) struct Stop {
     doing: &'static str,
     source: io::Error,
+}
+
+impl From<Stop> for io::Error {
+    fn from(stop: Stop) -> Self {
+        stop.source
+    }
 }
 
 impl Stop {
@@ -64,7 +73,14 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, ledger: LedgerFile, reserve: bool) -> Self {
-        Self { shared, data: None, alarms: None, ledger, reserve, frame: Vec::new() }
+        Self {
+            shared,
+            data: None,
+            alarms: None,
+            ledger,
+            reserve,
+            frame: Vec::new(),
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -103,7 +119,9 @@ impl Writer {
                 return true;
             }
             let sync = Duration::from_millis(self.shared.config.sync_ms);
-            let due = state.waiting_since.map(|since| sync.saturating_sub(since.elapsed()));
+            let due = state
+                .waiting_since
+                .map(|since| sync.saturating_sub(since.elapsed()));
             let stuck = |lane: Lane| state.lane(lane).full;
             let alarm = state.lane(Lane::Alarms).queue.len() > state.lane(Lane::Alarms).written;
             let work = (state.want_sync && due.is_some())
@@ -142,7 +160,9 @@ impl Writer {
         let sync_ms = Duration::from_millis(self.shared.config.sync_ms);
         let (maintain, sync, bridged) = {
             let mut state = self.shared.lock();
-            let late = state.waiting_since.is_some_and(|since| since.elapsed() >= sync_ms);
+            let late = state
+                .waiting_since
+                .is_some_and(|since| since.elapsed() >= sync_ms);
             let sync = std::mem::take(&mut state.want_sync) || late || closing;
             (std::mem::take(&mut state.maintain), sync, state.bridged)
         };
@@ -180,7 +200,9 @@ impl Writer {
                 }
                 take_batch(memory.queue.range(memory.written..))
             };
-            let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return Ok(()) };
+            let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
+                return Ok(());
+            };
             self.frame.clear();
             self.frame.resize(FRAME_HEADER, 0);
             let mut frame = std::mem::take(&mut self.frame);
@@ -189,7 +211,11 @@ impl Writer {
                 encoder.put(&mut frame, &hot.record);
             }
             let room = self.make_room(lane, frame.len() as u64)?;
-            let written = if room { self.write_frame(lane, &mut frame, first, last, batch.len() as u32)? } else { false };
+            let written = if room {
+                self.write_frame(lane, &mut frame, first, last, batch.len() as u32)?
+            } else {
+                false
+            };
             self.frame = frame;
             let mut state = self.shared.lock();
             let was_full = std::mem::replace(&mut state.lane_mut(lane).full, !written);
@@ -213,9 +239,17 @@ impl Writer {
         count: u32,
     ) -> Result<bool, Stop> {
         let shared = Arc::clone(&self.shared);
-        let Some(active) = self.active(lane) else { return Ok(false) };
+        let Some(active) = self.active(lane) else {
+            return Ok(false);
+        };
         let offset = active.offset;
-        finish_frame(frame, active.seed, count, (first.record.id, last.record.id), first.ord);
+        finish_frame(
+            frame,
+            active.seed,
+            count,
+            (first.record.id, last.record.id),
+            first.ord,
+        );
         match active.file.write_at(offset, frame) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(false),
@@ -223,12 +257,18 @@ impl Writer {
         }
         active.offset += frame.len() as u64;
         active.dirty = true;
-        let Some(header) = FrameHeader::decode(frame) else { return Ok(true) };
+        let Some(header) = FrameHeader::decode(frame) else {
+            return Ok(true);
+        };
         let mut state = shared.lock();
         state.figures.bytes_written += frame.len() as u64;
         let memory = state.lane_mut(lane);
-        let records: Vec<_> =
-            memory.queue.range(memory.written..).take(count as usize).map(|hot| Arc::clone(&hot.record)).collect();
+        let records: Vec<_> = memory
+            .queue
+            .range(memory.written..)
+            .take(count as usize)
+            .map(|hot| Arc::clone(&hot.record))
+            .collect();
         if let Some(segment) = memory.segments.back_mut() {
             segment.add_frame(offset, &header, records.iter().map(AsRef::as_ref));
             active.index_entries = segment.index.len() as u64;
@@ -255,12 +295,17 @@ impl Writer {
             let state = self.shared.lock();
             let memory = state.lane(lane);
             let waiting = memory.queue.range(memory.written..);
-            let (received, derived) = waiting.fold((0, 0), |(received, derived), hot| match hot.record.data.origin {
-                crate::buffer::record::Origin::Received => (received + 1, derived),
-                crate::buffer::record::Origin::Derived => (received, derived + 1),
+            let (received, derived) = waiting.fold((0, 0), |(received, derived), hot| {
+                match hot.record.data.origin {
+                    crate::buffer::record::Origin::Received => (received + 1, derived),
+                    crate::buffer::record::Origin::Derived => (received, derived + 1),
+                }
             });
             let account = state.ledger.lane(lane);
-            let prev = memory.queue.get(memory.written).map_or(account.last_id, |hot| hot.record.prev);
+            let prev = memory
+                .queue
+                .get(memory.written)
+                .map_or(account.last_id, |hot| hot.record.prev);
             let header = Header {
                 lane,
                 no: memory.next_no,
@@ -271,9 +316,15 @@ impl Writer {
             };
             (header, segment_name(lane, memory.next_no))
         };
-        let Some(file) = self.create(lane, &name, capacity)? else { return Ok(false) };
-        let written = file.write_at(0, &header.encode()).and_then(|()| file.sync());
-        written.and_then(|()| self.shared.storage.sync_dir()).map_err(Stop::at("starting a segment"))?;
+        let Some(file) = self.create(lane, &name, capacity)? else {
+            return Ok(false);
+        };
+        let written = file
+            .write_at(0, &header.encode())
+            .and_then(|()| file.sync());
+        written
+            .and_then(|()| self.shared.storage.sync_dir())
+            .map_err(Stop::at("starting a segment"))?;
         let segment = Segment {
             summary: Summary::empty(header),
             sealed: false,
@@ -282,8 +333,14 @@ impl Writer {
             index: Vec::new(),
         };
         let seed = segment.seed();
-        *self.active(lane) =
-            Some(Active { file, capacity, offset: SEGMENT_HEADER as u64, seed, dirty: false, index_entries: 0 });
+        *self.active(lane) = Some(Active {
+            file,
+            capacity,
+            offset: SEGMENT_HEADER as u64,
+            seed,
+            dirty: false,
+            index_entries: 0,
+        });
         let mut state = self.shared.lock();
         state.figures.bytes_written += SEGMENT_HEADER as u64;
         state.figures.fsyncs += 1;
@@ -299,12 +356,16 @@ impl Writer {
         if let Some(active) = self.active(lane).as_mut().filter(|active| active.dirty) {
             let started = Instant::now();
             shared.lock().syncing_since = Some(started);
-            active.file.sync().map_err(Stop::at("fsync of the journal"))?;
+            active
+                .file
+                .sync()
+                .map_err(Stop::at("fsync of the journal"))?;
             active.dirty = false;
             let mut state = shared.lock();
             state.syncing_since = None;
             state.figures.fsyncs += 1;
-            state.figures.last_fsync_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            state.figures.last_fsync_us =
+                u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         }
         let mut state = shared.lock();
         let memory = state.lane_mut(lane);
@@ -318,28 +379,44 @@ impl Writer {
         let waiting = LANES.iter().any(|lane| !state.lane(*lane).queue.is_empty());
         state.waiting_since = match waiting {
             // Whatever arrived during the fsync has waited since it began, at most.
-            true => state.waiting_since.map(|since| if written > 0 { Instant::now() } else { since }),
+            true => state
+                .waiting_since
+                .map(|since| if written > 0 { Instant::now() } else { since }),
             false => None,
         };
         let durable = state.durable();
         state.evict(&shared.config);
         drop(state);
-        shared.durable.send_if_modified(|known| std::mem::replace(known, durable) != durable);
+        shared
+            .durable
+            .send_if_modified(|known| std::mem::replace(known, durable) != durable);
         Ok(())
     }
 
     /// Writes index and trailer and gives the rest of the room back. A crash in between leaves a segment
     /// that the next start walks frame by frame.
     fn seal(&mut self, lane: Lane) -> Result<(), Stop> {
-        let Some(active) = self.active(lane).take() else { return Ok(()) };
+        let Some(active) = self.active(lane).take() else {
+            return Ok(());
+        };
         let (footer, end) = {
             let state = self.shared.lock();
-            let Some(segment) = state.lane(lane).segments.back() else { return Ok(()) };
-            (encode_footer(&segment.summary, &segment.index), segment.summary.data_end)
+            let Some(segment) = state.lane(lane).segments.back() else {
+                return Ok(());
+            };
+            (
+                encode_footer(&segment.summary, &segment.index),
+                segment.summary.data_end,
+            )
         };
         let file_len = end + footer.len() as u64;
-        let sealed = active.file.write_at(end, &footer).and_then(|()| active.file.truncate(file_len));
-        sealed.and_then(|()| active.file.sync()).map_err(Stop::at("sealing a segment"))?;
+        let sealed = active
+            .file
+            .write_at(end, &footer)
+            .and_then(|()| active.file.truncate(file_len));
+        sealed
+            .and_then(|()| active.file.sync())
+            .map_err(Stop::at("sealing a segment"))?;
         let mut state = self.shared.lock();
         state.figures.bytes_written += footer.len() as u64;
         state.figures.fsyncs += 1;
@@ -363,9 +440,14 @@ impl Writer {
             let cursors = LANES.map(|lane| state.ledger.lane(lane).cursor);
             (state.ledger.clone(), cursors)
         };
-        let written = self.ledger.write(&copy).map_err(Stop::at("writing the ledger"))?;
+        let written = self
+            .ledger
+            .write(&copy)
+            .map_err(Stop::at("writing the ledger"))?;
         if sync {
-            self.ledger.sync().map_err(Stop::at("fsync of the ledger"))?;
+            self.ledger
+                .sync()
+                .map_err(Stop::at("fsync of the ledger"))?;
         }
         let mut state = shared.lock();
         state.figures.bytes_written += written;
