@@ -171,7 +171,10 @@ pub enum CoerceError {
 
 /// `v` as an integer when it is one and lies well inside of i128.
 fn whole(v: f64) -> Option<i128> {
-    #[allow(clippy::cast_possible_truncation, reason = "checked to be whole and small")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "checked to be whole and small"
+    )]
     (v.fract() == 0.0 && v.abs() < 1e30).then_some(v as i128)
 }
 

@@ -11,7 +11,6 @@ use crate::metric::Metric;
 use crate::payload::raw::RawPayload;
 use crate::seq::Seq;
 use crate::topic::DeviceId;
-use crate::value::Value;
 
 /// Metric that numbers the MQTT sessions of a node.
 pub const BDSEQ: &str = "bdSeq";
@@ -74,7 +73,12 @@ impl Node {
             let (reason, detail) = (first.reason, first.detail.clone());
             return self.invalid(cx, message, reason, detail);
         }
-        let record = self.record(entity, message, message.timestamp.or(raw.timestamp), resolved);
+        let record = self.record(
+            entity,
+            message,
+            message.timestamp.or(raw.timestamp),
+            resolved,
+        );
         let event = match message.device {
             None => HostEvent::NodeData {
                 node: self.id.clone(),
@@ -142,7 +146,10 @@ impl Node {
     fn device_birth(&mut self, cx: &mut Cx<'_>, device: &str, message: &Incoming<'_>) {
         let limits = &cx.config.limits.payload;
         let opened = open(message.payload, limits);
-        let raw = opened.as_ref().map_err(Clone::clone).and_then(|it| it.payload(limits));
+        let raw = opened
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|it| it.payload(limits));
         let raw = match raw {
             Ok(raw) => raw,
             Err(error) => return self.undecodable(cx, message, &error),
@@ -375,7 +382,12 @@ impl Node {
     /// The same NBIRTH again, or one that was overtaken by the one in force.
     fn is_old_birth(&self, cx: &Cx<'_>, mark: &BirthMark) -> Option<IgnoredReason> {
         let birth = self.birth.filter(|_| self.phase != Phase::Unborn)?;
-        if mark.timestamp.is_some() && (BirthMark { at: birth.at, ..*mark }) == birth {
+        if mark.timestamp.is_some()
+            && (BirthMark {
+                at: birth.at,
+                ..*mark
+            }) == birth
+        {
             return Some(IgnoredReason::Duplicate);
         }
         self.predates_birth(cx, mark.timestamp)
@@ -426,13 +438,7 @@ impl Node {
     /// Ends the session. What waited for a missing message is dropped with it.
     // tck-id-operational-behavior-edge-node-termination-host-action-ndeath-node-offline,
     // -ndeath-devices-offline
-    pub(super) fn die(
-        &mut self,
-        cx: &mut Cx<'_>,
-        tag: Option<u64>,
-        cause: DeathCause,
-        at_ms: u64,
-    ) {
+    pub(super) fn die(&mut self, cx: &mut Cx<'_>, tag: Option<u64>, cause: DeathCause, at_ms: u64) {
         for parked in self.take_parked() {
             self.ignored(cx, &parked.incoming(), IgnoredReason::Superseded);
         }
@@ -471,18 +477,6 @@ pub(super) fn bdseq_of(raw: &RawPayload<'_>) -> Option<u64> {
         .and_then(|it| match it.arm {
             Arm::Int(v) => Some(u64::from(v)),
             Arm::Long(v) => Some(v),
-            _ => None,
-        })
-}
-
-/// The number in a `bdSeq` metric.
-pub(super) fn bdseq_value(metrics: &[Metric]) -> Option<u64> {
-    metrics
-        .iter()
-        .find(|it| &*it.name == BDSEQ)
-        .and_then(|it| match it.value {
-            Value::Int(v) => u64::try_from(v).ok(),
-            Value::UInt(v) => Some(v),
             _ => None,
         })
 }

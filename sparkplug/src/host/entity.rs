@@ -103,7 +103,11 @@ impl Entity {
     /// Takes over a birth's metrics. Samples that say nothing new are marked.
     ///
     /// `repeated`: the same session said it all before, so that an equal value is no news whatever its time.
-    pub(super) fn rebuild(&mut self, metrics: &mut [Metric], repeated: bool) -> Option<SchemaChange> {
+    pub(super) fn rebuild(
+        &mut self,
+        metrics: &mut [Metric],
+        repeated: bool,
+    ) -> Option<SchemaChange> {
         let mut states: Vec<MetricState> = Vec::with_capacity(metrics.len());
         let mut by_name: HashMap<Arc<str>, u32> = HashMap::with_capacity(metrics.len());
         for metric in metrics.iter_mut() {

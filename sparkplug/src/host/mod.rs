@@ -17,6 +17,9 @@ mod resolve;
 mod view;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
 
@@ -89,7 +92,6 @@ impl HostSession {
     /// A session that knows no node. `now`: engine time, ms.
     #[must_use]
     pub fn new(config: HostConfig, now: u64) -> Self {
-        let _ = now;
         Self {
             presence: Presence::new(config.host_id.clone()),
             config,
@@ -98,7 +100,7 @@ impl HostSession {
             timers: BTreeSet::new(),
             events: VecDeque::new(),
             transmits: VecDeque::new(),
-            pace: Pace::default(),
+            pace: Pace::new(now),
             dirty: Vec::new(),
             wall_offset: 0,
         }
@@ -510,4 +512,3 @@ fn node_timeout(node: &mut Node, cx: &mut Cx<'_>, wall_ms: u64) {
         });
     }
 }
-

@@ -173,9 +173,10 @@ impl HostSession {
         self.transmits.push_back(birth);
         // Requests that were waiting for it, and nodes whose messages may have passed while the link was down.
         for at in 0..self.nodes.len() as u32 {
-            let interrupted = self.nodes.get(at as usize).is_some_and(|node| {
-                node.server == server && node.phase == Phase::Unverified
-            });
+            let interrupted = self
+                .nodes
+                .get(at as usize)
+                .is_some_and(|node| node.server == server && node.phase == Phase::Unverified);
             self.on_node(now, at, |node, cx| {
                 if interrupted {
                     node.want(cx, RebirthCause::Reconnected);

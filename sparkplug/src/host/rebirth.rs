@@ -128,12 +128,16 @@ fn interval(attempts: u32, policy: &RebirthPolicy) -> u64 {
 }
 
 /// The rate over all nodes: a virtual schedule that hands out the next free moment.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Pace {
     next: u64,
 }
 
 impl Pace {
+    pub(super) fn new(now: u64) -> Self {
+        Self { next: now }
+    }
+
     /// When the next request may leave.
     pub(super) fn reserve(&mut self, now: u64, policy: &RebirthPolicy) -> u64 {
         let step = 1_000 / u64::from(policy.per_second.clamp(1, 1_000));

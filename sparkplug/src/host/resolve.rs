@@ -293,7 +293,13 @@ impl Node {
             };
             if out.metrics.len() >= room {
                 let detail = format!("limit {}", cx.config.limits.max_metrics);
-                out.reject(index, None, Some(&raw), InvalidReason::TooManyMetrics, detail);
+                out.reject(
+                    index,
+                    None,
+                    Some(&raw),
+                    InvalidReason::TooManyMetrics,
+                    detail,
+                );
                 continue;
             }
             let hint = Hint {

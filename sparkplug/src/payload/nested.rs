@@ -233,11 +233,7 @@ fn column(varint: u64) -> Result<DataType, MetricError> {
     }
 }
 
-fn cells(
-    bytes: &[u8],
-    types: &[DataType],
-    budget: &mut Budget,
-) -> Result<Vec<Value>, MetricError> {
+fn cells(bytes: &[u8], types: &[DataType], budget: &mut Budget) -> Result<Vec<Value>, MetricError> {
     let mut row = Vec::with_capacity(types.len());
     let mut reader = Reader::new(bytes);
     while let Some((field, wire)) = reader.field()? {
@@ -251,12 +247,14 @@ fn cells(
             .get(row.len())
             .ok_or(MetricError::DataSet(DataSetFault::Row))?;
         let arm = basic_arm(reader.bytes()?, 1)?;
-        row.push(basic_value(*datatype, &arm, budget).map_err(|error| match error {
-            MetricError::Arm(_) | MetricError::Range(_) => {
-                MetricError::DataSet(DataSetFault::Cell)
-            }
-            other => other,
-        })?);
+        row.push(
+            basic_value(*datatype, &arm, budget).map_err(|error| match error {
+                MetricError::Arm(_) | MetricError::Range(_) => {
+                    MetricError::DataSet(DataSetFault::Cell)
+                }
+                other => other,
+            })?,
+        );
     }
     if row.len() == types.len() {
         Ok(row)

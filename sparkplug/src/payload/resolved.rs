@@ -73,8 +73,8 @@ pub fn decode_resolved(bytes: &[u8]) -> Result<ResolvedPayload, DecodeError> {
         let (Some(name), Some(code)) = (metric.name, metric.datatype) else {
             return Err(DecodeError::Unresolved { index });
         };
-        let datatype = DataType::try_from(code)
-            .map_err(|error| failed(MetricError::DataType(error.0)))?;
+        let datatype =
+            DataType::try_from(code).map_err(|error| failed(MetricError::DataType(error.0)))?;
         // Nothing but null is written without a value.
         if metric.arm == super::raw::Arm::None {
             metric.null = true;

@@ -215,7 +215,10 @@ fn attach(
         match nested::property_set(bytes, hint.properties, budget, depth) {
             Ok(properties) => {
                 filled.quality = properties.quality();
-                if filled.quality.is_some_and(|it| !matches!(it, 0 | 192 | 500)) {
+                if filled
+                    .quality
+                    .is_some_and(|it| !matches!(it, 0 | 192 | 500))
+                {
                     filled.flags.insert(MetricFlags::QUALITY_UNKNOWN);
                 }
                 filled.properties = Some(Arc::new(properties));
@@ -333,11 +336,9 @@ fn rare(
         (DataType::Boolean, Arm::Int(v @ (0 | 1))) => Value::Bool(*v == 1),
         (DataType::Boolean, Arm::Long(v @ (0 | 1))) => Value::Bool(*v == 1),
         (DataType::Double, Arm::Float(v)) => Value::Double(f64::from(*v)),
-        (DataType::Float, Arm::Double(v)) => {
-            Value::Double(*v)
-                .coerce(DataType::Float)
-                .map_err(|_| MetricError::Range(datatype))?
-        }
+        (DataType::Float, Arm::Double(v)) => Value::Double(*v)
+            .coerce(DataType::Float)
+            .map_err(|_| MetricError::Range(datatype))?,
         _ => return Err(MetricError::Arm(datatype)),
     })
 }
