@@ -181,7 +181,9 @@ pub enum Action {
     },
     /// Send a message; report what comes back by its token.
     Publish(Publish),
-    /// Tell the journal, and keep the checkpoint.
+    /// Keep this checkpoint durably before anything else is done: messages that follow may outlive us.
+    Keep(Checkpoint),
+    /// Tell the journal, and keep the checkpoint; it may lag behind a little.
     Ack {
         /// Everything up to here is done.
         up_to: RecordId,

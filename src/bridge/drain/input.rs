@@ -66,7 +66,8 @@ impl Drain {
             paced_to: None,
             probe: false,
             doubts: 0,
-            batch_id: 0,
+            // Unlike those of an earlier run, whose rest may still be on its way.
+            batch_id: seed,
             progress_at: now,
             refused: None,
             denials: (0, 0),
@@ -487,13 +488,17 @@ impl Drain {
         self.stored_to = resume.after;
         self.read_after = resume.after.min(self.acked);
         if resume.skip == 0 {
-            self.checkpoint = Some(Checkpoint {
+            let checkpoint = Checkpoint {
                 created_ns,
                 stream_seq: resume.expected,
                 record: resume.after,
                 prev: resume.prev,
                 parts: resume.parts_stored,
-            });
+            };
+            if self.checkpoint != Some(checkpoint) {
+                self.checkpoint = Some(checkpoint);
+                self.actions.push_back(Action::Keep(checkpoint));
+            }
         }
         self.suspects.clear();
         self.confirming = None;

@@ -106,7 +106,7 @@ impl Drain {
             return;
         }
         let max = if self.probe { 1 } else { max };
-        let id = self.batch_id + 1;
+        let id = self.batch_id.wrapping_add(1);
         let mut messages = Vec::new();
         for sequence in 1..=max.max(1) {
             let Some(mut publish) = self.next_message(now) else {

@@ -319,6 +319,11 @@ impl Sim {
                 Action::LookUp { stream_seq } => self.send(Request::LookUp(stream_seq)),
                 Action::Read { after, ticket, .. } => self.reads = Some((after, ticket)),
                 Action::Publish(publish) => self.send(Request::Publish(publish)),
+                Action::Keep(checkpoint) => {
+                    let acked = self.persisted.back().unwrap().1;
+                    self.persisted.clear();
+                    self.persisted.push_back((Some(checkpoint), acked));
+                }
                 Action::Ack {
                     up_to,
                     published,
