@@ -22,6 +22,7 @@
 
 mod artifacts;
 pub mod backend;
+pub mod bench;
 pub mod features;
 pub mod golden;
 pub mod key;
@@ -36,6 +37,7 @@ pub mod runner;
 pub mod slo;
 pub mod tract;
 pub mod verdict;
+pub mod verify;
 pub mod windower;
 
 pub use backend::{Backend, BackendId, BackendPreference};

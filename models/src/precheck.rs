@@ -306,3 +306,6 @@ fn check_input(
         Err(wrong(describe(info)))
     }
 }
+
+#[cfg(test)]
+mod tests;

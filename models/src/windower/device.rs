@@ -258,6 +258,7 @@ impl DeviceWindow {
         }
         self.silent = true;
         self.due = None;
+        self.since = None;
         for channel in &mut self.channels {
             channel.clear();
         }
