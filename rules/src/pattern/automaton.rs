@@ -1,5 +1,7 @@
 //! One event, or an advance of time, through the automaton.
 
+use smallvec::SmallVec;
+
 use super::arena::NONE;
 use super::chain;
 use super::eval::{Evaluator, Memo};
@@ -7,7 +9,7 @@ use super::heap;
 use super::output::{Limits, Output};
 use super::path::Path;
 use super::plan::{Act, Kind, Plan, State};
-use super::state::{KeyState, Partial};
+use super::state::{KeyState, List, Partial};
 
 impl Plan {
     /// Feeds one event of the key.
@@ -70,22 +72,17 @@ impl Plan {
         if !self.may_expire(state, ts) {
             return;
         }
-        let count = state.partials.len();
-        let mut finished = Vec::new();
+        let mut finished = List::new();
         let mut timed_out = Vec::new();
-        for at in 0..count {
-            let Some(partial) = state.partials.get(at).copied() else {
-                break;
-            };
+        for partial in renew(&mut state.partials) {
             match self.expired(&partial, ts) {
-                None => heap::push(&mut state.partials, count, partial),
+                None => heap::push(&mut state.partials, partial),
                 Some(_) if self.kind(partial.state) == Kind::Pending => {
-                    heap::push(&mut finished, 0, partial);
+                    heap::push(&mut finished, partial);
                 }
                 Some(deadline) => timed_out.push((partial, deadline)),
             }
         }
-        state.partials.drain(..count);
         if finished.is_empty() && timed_out.is_empty() {
             return;
         }
@@ -125,7 +122,6 @@ impl Plan {
                 false
             });
         }
-        state.evicted += evicted as u64;
         evicted
     }
 
@@ -161,33 +157,34 @@ impl Plan {
         if state.partials.is_empty() {
             state.partials.push(Partial::waiting(self.start));
         }
-        let count = state.partials.len();
-        let mut finished = Vec::new();
+        let mut finished = List::new();
         let mut begun = false;
-        for at in 0..count {
-            let Some(partial) = state.partials.get(at).copied() else {
-                break;
-            };
+        for partial in renew(&mut state.partials) {
             memo.next_partial();
             let mut step = Step {
                 plan: self,
                 state,
                 ts,
                 order,
-                base: count,
                 finished: &mut finished,
             };
             begun |= step.run(partial, memo);
             if partial.is_waiting() {
-                heap::push(&mut state.partials, count, partial);
+                heap::push(&mut state.partials, partial);
             } else {
                 state.arena.release(partial.node);
             }
         }
-        state.partials.drain(..count);
         self.settle(state, &finished, ts, out);
         begun
     }
+}
+
+/// Empties the list, whose place the next generation grows in, and returns what was in it.
+fn renew(partials: &mut List) -> SmallVec<[Partial; 8]> {
+    let old = SmallVec::from_slice(partials);
+    partials.clear();
+    old
 }
 
 /// One event through one partial match.
@@ -196,9 +193,7 @@ struct Step<'a, E> {
     state: &'a mut KeyState<E>,
     ts: i64,
     order: u64,
-    /// Where the next generation of partial matches begins.
-    base: usize,
-    finished: &'a mut Vec<Partial>,
+    finished: &'a mut List,
 }
 
 impl<E: Clone> Step<'_, E> {
@@ -284,7 +279,7 @@ impl<E: Clone> Step<'_, E> {
         self.go_on(next, stopped);
         if ends {
             self.state.arena.retain(node);
-            heap::push(self.finished, 0, next);
+            heap::push(self.finished, next);
         }
         self.state.arena.release(node);
     }
@@ -297,9 +292,9 @@ impl<E: Clone> Step<'_, E> {
         }
         self.state.arena.retain(next.node);
         if is_final {
-            heap::push(self.finished, 0, next);
+            heap::push(self.finished, next);
         } else {
-            heap::push(&mut self.state.partials, self.base, next);
+            heap::push(&mut self.state.partials, next);
         }
     }
 

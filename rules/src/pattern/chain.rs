@@ -85,7 +85,7 @@ pub(super) fn step<E: Clone, V: Evaluator<E>>(
 ) -> bool {
     let last = chain.links.len() - 1;
     let arena = &mut state.arena;
-    state.partials.retain_mut(|partial| {
+    state.partials.retain(|partial| {
         let at = usize::from(partial.state);
         let Some(link) = chain.links.get(at) else {
             return false;
@@ -120,9 +120,6 @@ pub(super) fn step<E: Clone, V: Evaluator<E>>(
         return true;
     }
     let node = arena.insert(0, memo.event().clone(), order, NONE);
-    if state.partials.is_empty() {
-        state.partials.reserve_exact(1);
-    }
     state.partials.push(Partial {
         start: order,
         start_ts: ts,

@@ -102,15 +102,26 @@ impl<T> Reorder<T> {
 
     /// Takes out what is due at `watermark`: every item with a time up to it, in order.
     pub fn due(&mut self, watermark: i64) -> impl Iterator<Item = (i64, T)> {
+        let count = self.settle(watermark);
+        self.items.drain(..count)
+    }
+
+    /// The items that are due at `watermark`, in order, left where they are.
+    pub(super) fn peek_due(&mut self, watermark: i64) -> &[(i64, T)] {
+        let count = self.settle(watermark);
+        self.items.get(..count).unwrap_or_default()
+    }
+
+    /// Puts the items in order and counts those that are due.
+    fn settle(&mut self, watermark: i64) -> usize {
         if !self.sorted {
             self.items.sort_by_key(|(ts, _)| *ts);
             self.sorted = true;
         }
-        let count = match self.items.last() {
+        match self.items.last() {
             Some((ts, _)) if *ts <= watermark => self.items.len(),
             _ => self.items.partition_point(|(ts, _)| *ts <= watermark),
-        };
-        self.items.drain(..count)
+        }
     }
 
     /// Items that wait, in no particular order.

@@ -1,8 +1,10 @@
-//! A binary min-heap kept in a plain vector, whose *array order* is part of the contract.
+//! A binary min-heap kept in a plain list, whose *array order* is part of the contract.
 //!
 //! The order in which Flink visits partial matches, and with it the order of matches and time-outs
 //! inside one key, is the array order of a `java.util.PriorityQueue`. So the sift rules here are
 //! that queue's: an equal parent stays above, of two equal children the left one rises.
+
+use smallvec::SmallVec;
 
 /// An element with its place in the order.
 pub(super) trait Ranked: Copy {
@@ -10,15 +12,13 @@ pub(super) trait Ranked: Copy {
     fn rank(&self) -> u64;
 }
 
-/// Adds an element to the heap that begins at index `base` of `items`.
-///
-/// Working behind a base lets a new heap grow in the vector that still holds the old one.
-pub(super) fn push<T: Ranked>(items: &mut Vec<T>, base: usize, item: T) {
-    items.push(item);
-    let Some(heap) = items.get_mut(base..) else {
-        return;
-    };
-    let mut at = heap.len().saturating_sub(1);
+/// Short lists lie inside the state of the key.
+pub(super) type Heap<T> = SmallVec<[T; 2]>;
+
+/// Adds an element.
+pub(super) fn push<T: Ranked>(heap: &mut Heap<T>, item: T) {
+    heap.push(item);
+    let mut at = heap.len() - 1;
     while at > 0 {
         let parent = (at - 1) / 2;
         match (heap.get(parent), heap.get(at)) {
@@ -30,7 +30,7 @@ pub(super) fn push<T: Ranked>(items: &mut Vec<T>, base: usize, item: T) {
 }
 
 /// Takes the root.
-pub(super) fn pop<T: Ranked>(heap: &mut Vec<T>) -> Option<T> {
+pub(super) fn pop<T: Ranked>(heap: &mut Heap<T>) -> Option<T> {
     if heap.is_empty() {
         return None;
     }
@@ -41,9 +41,9 @@ pub(super) fn pop<T: Ranked>(heap: &mut Vec<T>) -> Option<T> {
 
 /// Keeps what `keep` approves of. When something went, the rest is heapified anew, as a bulk removal
 /// does; when nothing went, the array is untouched.
-pub(super) fn retain<T: Ranked>(heap: &mut Vec<T>, keep: impl FnMut(&T) -> bool) {
+pub(super) fn retain<T: Ranked>(heap: &mut Heap<T>, mut keep: impl FnMut(&T) -> bool) {
     let before = heap.len();
-    heap.retain(keep);
+    heap.retain(|item| keep(item));
     if heap.len() != before {
         for at in (0..heap.len() / 2).rev() {
             sift_down(heap, at);
@@ -83,10 +83,10 @@ mod tests {
         }
     }
 
-    fn build(ranks: &[u64]) -> Vec<Item> {
-        let mut heap = Vec::new();
+    fn build(ranks: &[u64]) -> Heap<Item> {
+        let mut heap = Heap::new();
         for (n, rank) in (0u32..).zip(ranks) {
-            push(&mut heap, 0, Item(*rank, n));
+            push(&mut heap, Item(*rank, n));
         }
         heap
     }
@@ -119,11 +119,11 @@ mod tests {
         #[test]
         fn rebuilding_in_array_order_changes_nothing(ranks in proptest::collection::vec(0u64..6, 0..40)) {
             let heap = build(&ranks);
-            let mut copy = heap.clone();
+            let mut copy = Heap::new();
             for item in &heap {
-                push(&mut copy, heap.len(), *item);
+                push(&mut copy, *item);
             }
-            prop_assert_eq!(&copy[heap.len()..], &heap[..]);
+            prop_assert_eq!(copy, heap);
         }
 
         #[test]

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::hash_map::{HashMap, RandomState};
 use std::collections::{BinaryHeap, binary_heap::PeekMut};
 use std::hash::{BuildHasher, Hash};
+use std::hint::black_box;
 use std::sync::Arc;
 
 use super::eval::Evaluator;
@@ -11,6 +12,26 @@ use super::event_time::Reorder;
 use super::output::{Limits, Output};
 use super::plan::Plan;
 use super::state::KeyState;
+
+/// Events handled between two looks ahead.
+const CHUNK: usize = 16;
+
+/// Above this many keys their states are taken not to fit into the processor's nearer caches.
+const MANY_KEYS: usize = 4_096;
+
+/// Reads a little of the state of each key in `chunk`. The states lie scattered in memory; this lets
+/// the processor wait for all of them at once instead of for one after the other.
+fn look_ahead<K: Eq + Hash, E, S: BuildHasher>(
+    keys: &HashMap<K, Box<Entry<E>>, S>,
+    chunk: &[(i64, (K, E))],
+) {
+    let mut entries = [None; CHUNK];
+    for (entry, (_, (key, _))) in entries.iter_mut().zip(chunk) {
+        *entry = keys.get(key).map(|entry| &**entry);
+    }
+    let states = entries.iter().flatten();
+    black_box(states.fold(0, |sum, entry| sum ^ entry.state.touch()));
+}
 
 /// Why an event was not taken in.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +55,7 @@ pub enum Refused<K, E> {
 pub struct Keyed<K, E, S = RandomState> {
     plan: Arc<Plan>,
     limits: Limits,
-    keys: HashMap<K, Entry<E>, S>,
+    keys: HashMap<K, Box<Entry<E>>, S>,
     buffer: Reorder<(K, E)>,
     timers: BinaryHeap<Reverse<Timer<K>>>,
     watermark: i64,
@@ -48,6 +69,15 @@ struct Entry<E> {
     state: KeyState<E>,
     /// Round in which a match was begun: until that round is over each event sets a timer.
     begun: u64,
+}
+
+impl<E> Default for Entry<E> {
+    fn default() -> Self {
+        Self {
+            state: KeyState::new(),
+            begun: 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -114,10 +144,9 @@ impl<K: Clone + Eq + Hash, E: Clone, S: BuildHasher + Default> Keyed<K, E, S> {
     /// Bytes of memory for states, timers and waiting events, what keys and events point to excepted.
     pub fn bytes(&self) -> usize {
         let states = self.keys.values().map(|e| e.state.bytes());
-        let inside = size_of::<KeyState<E>>();
-        let outside: usize = states.map(|bytes| bytes.saturating_sub(inside)).sum();
-        outside
-            + self.keys.capacity() * (size_of::<(K, Entry<E>)>() + 1)
+        states.sum::<usize>()
+            + self.keys.len() * (size_of::<Entry<E>>() - size_of::<KeyState<E>>())
+            + self.keys.capacity() * (size_of::<(K, Box<Entry<E>>)>() + 1)
             + self.timers.capacity() * size_of::<Timer<K>>()
             + self.buffer.bytes()
     }
@@ -151,34 +180,37 @@ impl<K: Clone + Eq + Hash, E: Clone, S: BuildHasher + Default> Keyed<K, E, S> {
         self.round += 1;
         let plan = &*self.plan;
         let window = plan.window();
-        for (ts, (key, event)) in self.buffer.due(watermark) {
-            let entry = match self.keys.get_mut(&key) {
-                Some(entry) => entry,
-                None if !plan.may_begin(&event, evaluator) => continue,
-                None => self.keys.entry(key.clone()).or_insert_with(|| Entry {
-                    state: KeyState::new(),
-                    begun: 0,
-                }),
-            };
-            let state = &mut entry.state;
-            let begun = plan.handle_event(state, ts, &event, evaluator, &self.limits, &mut |o| {
-                out(&key, o)
-            });
-            if window > 0 {
-                if begun && ts > 0 {
-                    entry.begun = self.round;
-                }
-                if entry.begun == self.round {
-                    self.timers.push(Reverse(Timer {
-                        ts: ts.saturating_add(window),
-                        key: key.clone(),
-                    }));
-                }
+        for chunk in self.buffer.peek_due(watermark).chunks(CHUNK) {
+            if self.keys.len() > MANY_KEYS {
+                look_ahead(&self.keys, chunk);
             }
-            if state.is_idle() || plan.may_expire(state, watermark) {
-                self.touched.push(key);
+            for (ts, (key, event)) in chunk {
+                let entry = match self.keys.get_mut(key) {
+                    Some(entry) => entry,
+                    None if !plan.may_begin(event, evaluator) => continue,
+                    None => self.keys.entry(key.clone()).or_default(),
+                };
+                let (ts, state) = (*ts, &mut entry.state);
+                let begun = plan.handle_event(state, ts, event, evaluator, &self.limits, &mut |o| {
+                    out(key, o)
+                });
+                if window > 0 {
+                    if begun && ts > 0 {
+                        entry.begun = self.round;
+                    }
+                    if entry.begun == self.round {
+                        self.timers.push(Reverse(Timer {
+                            ts: ts.saturating_add(window),
+                            key: key.clone(),
+                        }));
+                    }
+                }
+                if state.is_idle() || plan.may_expire(state, watermark) {
+                    self.touched.push(key.clone());
+                }
             }
         }
+        drop(self.buffer.due(watermark));
         while let Some(timer) = self.timers.peek_mut()
             && timer.0.ts <= watermark
         {

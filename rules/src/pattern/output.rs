@@ -49,7 +49,7 @@ pub enum SkipMiss {
 ///
 /// When an event takes a key over a limit, the partial matches with the earliest start go, all with
 /// that start at once, until the key is within its limits again. Each is put out as
-/// [`Output::Evicted`] and counted in [`KeyState::evicted`](super::KeyState::evicted).
+/// [`Output::Evicted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most partial matches.

@@ -137,7 +137,7 @@ struct Nodes<'a, E> {
 }
 
 impl<'a, E> Iterator for Nodes<'a, E> {
-    type Item = &'a Node<E>;
+    type Item = Node<'a, E>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let node = self.arena.get(self.at)?;
@@ -161,7 +161,7 @@ impl<'a, E> Iterator for Backward<'a, E> {
             return Some((stage, event));
         }
         let node = self.nodes.next()?;
-        Some((StageIdx(node.stage), &node.event))
+        Some((StageIdx(node.stage), node.event))
     }
 }
 
@@ -190,7 +190,7 @@ impl<'a, E> Iterator for Forward<'a, E> {
             None => *self.spill.get(place - INLINE)?,
         };
         let node = self.arena.get(at)?;
-        Some((StageIdx(node.stage), &node.event))
+        Some((StageIdx(node.stage), node.event))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -35,7 +35,7 @@ impl Plan {
         out: &mut impl FnMut(Output<'_, E>),
     ) {
         for partial in finished {
-            heap::push(&mut state.held, 0, *partial);
+            heap::push(&mut state.held, *partial);
         }
         while let Some(first) = state.held.first().copied() {
             let earliest = state.partials.first();

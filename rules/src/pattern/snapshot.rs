@@ -1,7 +1,7 @@
 //! State of a key as bytes, and back.
 //!
 //! Layout (all numbers LEB128, signed ones zigzag): version, shape of the plan, next order number,
-//! latest time, evictions; the distinct events (order number, bytes by the caller's codec); the nodes
+//! latest time; the distinct events (order number, bytes by the caller's codec); the nodes
 //! (event, parent + 1, stage), each after its parent; the partial matches and the held-back ones
 //! (start + 1 or 0 for the waiting entry, times, node + 1, state), each list in heap order.
 //!
@@ -9,7 +9,7 @@
 
 use super::arena::{Arena, NONE};
 use super::plan::Plan;
-use super::state::{KeyState, Partial, WAITING};
+use super::state::{KeyState, List, Partial, WAITING};
 
 const VERSION: u64 = 1;
 
@@ -60,7 +60,6 @@ impl<E> KeyState<E> {
         put(to, plan.shape());
         put(to, self.order);
         put_signed(to, self.now);
-        put(to, self.evicted);
 
         // By order number a parent comes before its children: a path takes rising events.
         let mut nodes: Vec<u32> = self.arena.used().collect();
@@ -74,7 +73,7 @@ impl<E> KeyState<E> {
             if let Some(node) = self.arena.get(*at)
                 && events.last().is_none_or(|(order, _)| *order != node.order)
             {
-                events.push((node.order, &node.event));
+                events.push((node.order, node.event));
             }
         }
         put(to, events.len() as u64);
@@ -126,7 +125,6 @@ impl<E: Clone> KeyState<E> {
         let mut state = Self::new();
         state.order = take(from)?;
         state.now = take_signed(from)?;
-        state.evicted = take(from)?;
         let mut events: Vec<(u64, E)> = Vec::new();
         for index in 0..take(from)? as usize {
             let order = take(from)?;
@@ -173,12 +171,12 @@ fn partials<E>(
     next_order: u64,
     nodes: u32,
     from: &mut &[u8],
-) -> Result<Vec<Partial>, SnapshotError> {
+) -> Result<List, SnapshotError> {
     let states = match &plan.chain {
         Some(chain) => chain.len(),
         None => plan.states.len(),
     };
-    let mut list: Vec<Partial> = Vec::new();
+    let mut list = List::new();
     let mut waiting = 0;
     for at in 0..take(from)? as usize {
         let partial = Partial {

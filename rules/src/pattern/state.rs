@@ -1,7 +1,7 @@
 //! What is kept for one key between events.
 
 use super::arena::{Arena, NONE};
-use super::heap::Ranked;
+use super::heap::{Heap, Ranked};
 use super::path::Path;
 
 /// Start order of the entry that waits for a first event: behind every real start.
@@ -39,6 +39,9 @@ impl Partial {
     }
 }
 
+/// Partial matches of a key.
+pub(super) type List = Heap<Partial>;
+
 impl Ranked for Partial {
     fn rank(&self) -> u64 {
         self.start
@@ -55,27 +58,24 @@ impl Ranked for Partial {
 pub struct KeyState<E> {
     /// Heap by `start`. Automaton: holds one waiting entry, or nothing at all. Chain: no waiting
     /// entry, strictly rising by `start`.
-    pub(super) partials: Vec<Partial>,
+    pub(super) partials: List,
     /// Heap of finished matches that an earlier start holds back.
-    pub(super) held: Vec<Partial>,
+    pub(super) held: List,
     pub(super) arena: Arena<E>,
     /// Order number of the next event.
     pub(super) order: u64,
     /// Latest time seen, ms; the automaton's time never runs backwards.
     pub(super) now: i64,
-    /// Evicted partial matches, over the life of this state.
-    pub(super) evicted: u64,
 }
 
 impl<E> Default for KeyState<E> {
     fn default() -> Self {
         Self {
-            partials: Vec::new(),
-            held: Vec::new(),
+            partials: List::new(),
+            held: List::new(),
             arena: Arena::default(),
             order: 0,
             now: i64::MIN,
-            evicted: 0,
         }
     }
 }
@@ -105,16 +105,10 @@ impl<E> KeyState<E> {
     /// Bytes of memory behind this state: the structure itself, partial matches and events. What an
     /// event points to is not known here and not counted.
     pub fn bytes(&self) -> usize {
-        let partial = size_of::<Partial>();
+        let list = |list: &List| usize::from(list.spilled()) * list.capacity();
         size_of::<Self>()
-            + self.partials.capacity() * partial
-            + self.held.capacity() * partial
+            + (list(&self.partials) + list(&self.held)) * size_of::<Partial>()
             + self.arena.bytes()
-    }
-
-    /// Partial matches evicted so far.
-    pub fn evicted(&self) -> u64 {
-        self.evicted
     }
 
     /// Latest time given to this state, ms; `i64::MIN` before any.
@@ -122,11 +116,19 @@ impl<E> KeyState<E> {
         self.now
     }
 
+    /// Reads a little of each part of the state, so that it is in the cache afterwards.
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        let first = self.partials.first().map_or(0, |p| p.start);
+        let last = self.partials.last().map_or(0, |p| p.start);
+        self.order ^ first ^ last ^ self.arena.touch()
+    }
+
     /// What each live partial match holds, and the time of its first event in ms.
     pub fn partials(&self) -> impl Iterator<Item = (Path<'_, E>, i64)> {
         self.partials
             .iter()
-            .chain(&self.held)
+            .chain(self.held.iter())
             .filter(|p| !p.is_waiting())
             .map(|p| (Path::new(&self.arena, p.node), p.start_ts))
     }
