@@ -1,1 +1,3 @@
 //! Keyed complex event processing for Sparkplug metrics, without I/O.
+
+pub mod pattern;
