@@ -78,6 +78,21 @@ def quantise_static(source, target, tensor, calibration):
             op_types_to_quantize=["Conv", "MatMul"],
         )
         model = onnx.load(raw)
+    save_plain(model, target)
+
+
+def quantise_dynamic(source, target):
+    """int8 weights, activations quantised at run time: results change with the batch."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        raw = os.path.join(folder, "raw.onnx")
+        quantize_dynamic(source, raw, weight_type=QuantType.QInt8, per_channel=True, op_types_to_quantize=["Conv", "MatMul"])
+        model = onnx.load(raw)
+    save_plain(model, target)
+
+
+def save_plain(model, target):
     # onnxruntime's quantiser leaves symbolic shapes on inner values; they stop
     # tract from fixing the batch.
     del model.graph.value_info[:]
