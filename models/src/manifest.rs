@@ -652,3 +652,6 @@ impl Problems {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

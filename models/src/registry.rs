@@ -466,3 +466,6 @@ pub(crate) fn read_source(source: &Source) -> Vec<Folder> {
         Source::Dir(path) => read_dir(path),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,13 +140,13 @@ fn data_that_is_not_as_long_as_its_shape_is_malformed() {
         assert!(matches!(error, BackendError::Malformed { .. }), "{error}");
     };
     check(|t| {
-        t.raw_data = t.raw_data[..t.raw_data.len() - 1].to_vec().into();
+        t.raw_data = t.raw_data[..t.raw_data.len() - 1].to_vec();
     });
     check(|t| t.dims[0] += 1);
     check(|t| t.dims = vec![i64::MAX, i64::MAX]);
     check(|t| t.dims[0] = -1);
     check(|t| t.data_type = 99);
-    check(|t| t.raw_data = Vec::new().into());
+    check(|t| t.raw_data = Vec::new());
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn weights_in_another_file_are_refused() {
     let error = backend_error(changed(|g| {
         let tensor = &mut g.initializer[0];
         tensor.data_location = Some(DataLocation::External as i32);
-        tensor.raw_data = Vec::new().into();
+        tensor.raw_data = Vec::new();
         tensor.external_data = vec![pb::StringStringEntryProto {
             key: "location".to_owned(),
             value: "../../../../dev/zero".to_owned(),
@@ -175,7 +175,7 @@ fn a_size_given_by_value_is_held_against_the_memory_limit() {
             .clone();
         sizes.name = "huge".to_owned();
         sizes.dims = vec![3];
-        sizes.raw_data = Vec::new().into();
+        sizes.raw_data = Vec::new();
         sizes.int64_data = vec![1 << 20, 1 << 20, 4];
         g.initializer.push(sizes);
         g.node.push(pb::NodeProto {
@@ -222,7 +222,7 @@ fn a_model_that_answers_otherwise_is_not_activated() {
             .find(|t| t.name == "layer7.b" || t.name == "layer6.b")
             .unwrap();
         let zeros = vec![0u8; bias.raw_data.len()];
-        bias.raw_data = zeros.into_iter().map(|_| 0x3f).collect::<Vec<_>>().into();
+        bias.raw_data = zeros.into_iter().map(|_| 0x3f).collect();
     }));
     assert!(matches!(reason, Some(PassReason::Golden(_))), "{reason:?}");
 }

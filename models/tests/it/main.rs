@@ -1,5 +1,8 @@
 //! The shipped models against onnxruntime from PyPI, on tract and on onnxruntime itself.
 
+#[cfg(test)]
 mod agreement;
+#[cfg(test)]
 mod extremes;
+#[cfg(test)]
 mod python;
