@@ -1,1 +1,18 @@
-//! sparkgate.
+//! sparkgate: an edge gateway for MQTT Sparkplug B.
+//!
+//! `docs/ARCHITECTURE.md` is the map. The library exists for the binary and its tests; it promises no stable API.
+
+pub mod actuation;
+pub mod admin;
+pub mod bridge;
+pub mod broker;
+pub mod buffer;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod daemon;
+pub mod packs;
+pub mod pipeline;
+pub mod prepare;
+pub mod state;
+pub mod telemetry;

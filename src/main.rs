@@ -1,1 +1,5 @@
-fn main() {}
+//! The `sparkgate` command.
+
+fn main() -> std::process::ExitCode {
+    sparkgate::cli::main()
+}

@@ -6,6 +6,17 @@ use sparkplug::value::Value;
 
 use super::Target;
 
+/// What a confirming metric must show.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Expect {
+    /// The written value.
+    Written,
+    /// This value.
+    Equals(Value),
+    /// A number from the first to the second, both included.
+    Between(f64, f64),
+}
+
 /// How a write is confirmed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Confirm {
@@ -13,10 +24,8 @@ pub struct Confirm {
     pub target: Option<Target>,
     /// Metric that is looked at; `None`: the written one.
     pub metric: Option<Arc<str>>,
-    /// Value that must be shown; `None`: the written one.
-    pub equals: Option<Value>,
-    /// Largest distance from that value, for numbers.
-    pub tolerance: f64,
+    /// What must be shown.
+    pub expect: Expect,
     /// Longest wait in ms.
     pub within_ms: u64,
 }
@@ -25,7 +34,7 @@ impl Confirm {
     /// Confirmed by the written metric showing the written value within `within_ms`.
     #[must_use]
     pub fn by_echo(within_ms: u64) -> Self {
-        Self { target: None, metric: None, equals: None, tolerance: 0.0, within_ms }
+        Self { target: None, metric: None, expect: Expect::Written, within_ms }
     }
 
     pub(super) fn within_ms(&self) -> u64 {
@@ -41,9 +50,14 @@ impl Confirm {
     }
 
     pub(super) fn met_by(&self, written: &Value, shown: &Value) -> bool {
-        let wanted = self.equals.as_ref().unwrap_or(written);
+        let wanted = match &self.expect {
+            Expect::Written => written,
+            Expect::Equals(value) => value,
+            Expect::Between(low, high) => return number(shown).is_some_and(|v| v >= *low && v <= *high),
+        };
         match (number(wanted), number(shown)) {
-            (Some(a), Some(b)) => (a - b).abs() <= self.tolerance.max(f64::from(f32::EPSILON) * a.abs()),
+            // A Float metric shows the nearest 32-bit value of what was written.
+            (Some(a), Some(b)) => (a - b).abs() <= f64::from(f32::EPSILON) * a.abs(),
             _ => wanted == shown,
         }
     }

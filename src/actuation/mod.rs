@@ -21,7 +21,7 @@ use sparkplug::value::Value;
 mod confirm;
 mod hold;
 
-pub use confirm::Confirm;
+pub use confirm::{Confirm, Expect};
 pub use hold::{Hold, HoldError, Holds};
 
 /// A node (`device` is `None`) or device that is written to.
@@ -60,19 +60,17 @@ pub struct Write {
     pub undo: Option<Box<Write>>,
     /// Sent again once when unconfirmed.
     pub repeatable: bool,
-    /// Interlock, by the rule's own number; `None`: always allowed.
+    /// A condition that must hold when it is sent; `None`: always allowed.
     pub allow_when: Option<Interlock>,
 }
 
-/// Names an interlock of a rule, evaluated through the [`Gate`].
+/// Names an interlock; what it is, the [`Gate`] knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interlock {
-    /// Rule that holds the condition.
-    pub rule: Arc<str>,
-    /// Which of its commands.
-    pub index: u32,
-    /// The key whose values it sees.
-    pub key: Target,
+    /// The plan it guards.
+    pub plan: Arc<str>,
+    /// Which of its writes, from 0.
+    pub position: u32,
 }
 
 /// One write, or an ordered sequence of writes.

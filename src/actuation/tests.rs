@@ -103,7 +103,7 @@ fn nothing_is_sent_past_its_deadline_or_past_an_interlock() {
     core.handle_request(2_001, plan("late", vec![write("E", Value::Int(5))]), &mut plant);
     plant.blocked = true;
     let mut w = write("E", Value::Int(5));
-    w.allow_when = Some(Interlock { rule: "r".into(), index: 0, key: target("d") });
+    w.allow_when = Some(Interlock { plan: "blocked".into(), position: 0 });
     core.handle_request(0, plan("blocked", vec![w]), &mut plant);
     assert_eq!(outcomes(&mut core), [("late".into(), "expired"), ("blocked".into(), "rejected")]);
     assert!(plant.sent.is_empty());

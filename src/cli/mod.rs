@@ -10,6 +10,7 @@ pub mod demo;
 mod offline;
 mod online;
 mod rules;
+mod table;
 pub mod run;
 mod models;
 

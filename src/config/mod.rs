@@ -154,7 +154,7 @@ impl Default for Models {
         Self {
             paths: Vec::new(),
             use_shipped: Vec::new(),
-            backend: vec!["tract:cpu".to_owned()],
+            backend: ["ort:tensorrt", "ort:cuda", "tract:cuda", "ort:cpu", "tract:cpu"].map(str::to_owned).to_vec(),
             queue: 1024,
         }
     }

@@ -1,1 +1,14 @@
-fn main() {}
+//! Stories of the whole gateway: a real process, real sockets, real servers, foreign clients.
+//!
+//! What the stories need is installed under the target folder by the harness; a test that can't get what it needs
+//! fails and says how to get it.
+
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod harness;
+
+mod config;
+mod crash;
+mod foreign;
+mod house;
+mod hostile;

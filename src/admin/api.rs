@@ -1,0 +1,383 @@
+//! Rules, alarms, models, buffer, commands and history.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::auth::Operator;
+use crate::buffer::record::Class;
+use crate::pipeline::bodies;
+use crate::pipeline::convert::{rule_json, value_json};
+use crate::pipeline::task::Gone;
+
+/// Records that one history request looks at and returns, at most.
+const MOST_HISTORY: usize = 10_000;
+
+/// An answer that is not 2xx: `{"error": …}`.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    message: String,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// 401.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, message)
+    }
+
+    /// 403.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, message)
+    }
+
+    /// 404.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    /// 409: well-formed, and not possible now.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, message)
+    }
+
+    /// 504.
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, message)
+    }
+
+    /// The words.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<Gone> for ApiError {
+    fn from(error: Gone) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(json!({"error": self.message}))).into_response()
+    }
+}
+
+/// Any other path.
+pub async fn not_found() -> ApiError {
+    ApiError::not_found("no such path; the API is described in docs/api.md")
+}
+
+/// `GET /api/rules`.
+///
+/// # Errors
+/// The core is gone.
+pub async fn rules(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+    let list = shared
+        .core
+        .ask(|core, _, _| {
+            let dry_run = core.dry_run();
+            core.rules()
+                .list()
+                .into_iter()
+                .map(|rule| {
+                    json!({
+                        "id": rule.id.as_ref(),
+                        "pack": rule.pack.as_ref(),
+                        "version": rule.version.as_ref(),
+                        "kind": rule.kind,
+                        "enabled": rule.enabled,
+                        "dry_run": rule.dry_run || dry_run,
+                        "fires": rule.fires,
+                        "errors": rule.errors,
+                        "last_fire_ms": rule.last_fire_ms,
+                    })
+                })
+                .collect::<Vec<_>>()
+        })
+        .await?;
+    Ok(Json(Value::Array(list)))
+}
+
+/// `GET /api/rules/{id}`: the compiled plan and the live state.
+///
+/// # Errors
+/// Unknown rule.
+pub async fn rule(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let name = id.clone();
+    shared
+        .core
+        .ask(move |core, _, _| core.rules().explain(&id))
+        .await?
+        .map(|plan| Json(json!({"id": name, "plan": plan})))
+        .ok_or_else(|| ApiError::not_found(format!("no rule {name}")))
+}
+
+/// `POST /api/rules/{id}/{enable|disable}`.
+///
+/// # Errors
+/// Unknown rule or action.
+pub async fn rule_action(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    Path((id, action)): Path<(String, String)>,
+) -> Result<Json<Value>, ApiError> {
+    let on = match action.as_str() {
+        "enable" => true,
+        "disable" => false,
+        _ => return Err(ApiError::not_found(format!("no action {action}; known: enable, disable"))),
+    };
+    tracing::info!(rule = id, on, by = operator.by, "rule switched");
+    let name = id.clone();
+    let known = shared
+        .core
+        .ask(move |core, now, ports| {
+            let known = core.rules().set_enabled(&id, on);
+            core.settle(now, ports);
+            known
+        })
+        .await?;
+    if known { Ok(Json(json!({"id": name, "enabled": on}))) } else { Err(ApiError::not_found(format!("no rule {name}"))) }
+}
+
+/// `GET /api/alarms`: what is active or not acknowledged, unacknowledged first.
+///
+/// # Errors
+/// The core is gone.
+pub async fn alarms(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+    let list = shared
+        .core
+        .ask(|core, now, _| {
+            core.rules()
+                .alarms()
+                .into_iter()
+                .map(|alarm| {
+                    let values: serde_json::Map<String, Value> =
+                        alarm.values.iter().map(|(k, v)| (k.to_string(), rule_json(v))).collect();
+                    let age = now.engine_ms.saturating_sub(alarm.since_engine_ms);
+                    json!({
+                        "id": alarm.id.as_ref(),
+                        "rule": alarm.rule.as_ref(),
+                        "version": alarm.version.as_ref(),
+                        "group": alarm.key.group.as_ref(),
+                        "node": alarm.key.node.as_ref(),
+                        "device": alarm.key.device.as_deref(),
+                        "state": alarm.status.as_str(),
+                        "priority": alarm.priority.as_str(),
+                        "message": alarm.message.as_ref(),
+                        "timestamp": now.wall_ms.saturating_sub(age),
+                        "stale": alarm.stale,
+                        "by": alarm.by.as_deref(),
+                        "values": values,
+                    })
+                })
+                .collect::<Vec<_>>()
+        })
+        .await?;
+    Ok(Json(Value::Array(list)))
+}
+
+/// What an alarm action may say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AlarmBody {
+    note: String,
+    for_ms: Option<u64>,
+}
+
+/// `POST /api/alarms/{id}/{ack|shelve|unshelve|suppress|unsuppress|reset}`.
+///
+/// # Errors
+/// Unknown alarm or action, or an action that its state does not allow.
+pub async fn alarm_action(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    Path((id, action)): Path<(String, String)>,
+    body: Option<Json<AlarmBody>>,
+) -> Result<Json<Value>, ApiError> {
+    let body = body.map(|Json(body)| body).unwrap_or_default();
+    shared
+        .core
+        .ask(move |core, now, ports| {
+            let (at, by) = (now.engine_ms, operator.by.as_str());
+            let rules = core.rules();
+            let done = match action.as_str() {
+                "ack" => rules.ack_alarm(&id, by, &body.note, at),
+                "shelve" => match body.for_ms {
+                    Some(for_ms) => rules.shelve_alarm(&id, by, for_ms, at),
+                    None => return Err(ApiError::bad_request("shelve needs `for_ms`")),
+                },
+                "unshelve" => rules.unshelve_alarm(&id, by, at),
+                "suppress" => rules.suppress_alarm(&id, by, true, at),
+                "unsuppress" => rules.suppress_alarm(&id, by, false, at),
+                "reset" => rules.reset_alarm(&id, by, at),
+                _ => {
+                    return Err(ApiError::not_found(format!(
+                        "no action {action}; known: ack, shelve, unshelve, suppress, unsuppress, reset"
+                    )));
+                }
+            };
+            core.settle(now, ports);
+            match done {
+                Ok(state) => Ok(Json(json!({"id": id, "state": state.as_str()}))),
+                Err(error) => Err(ApiError::refused(error.to_string())),
+            }
+        })
+        .await?
+}
+
+/// `GET /api/models`.
+pub async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(models_json(&shared))
+}
+
+/// The models' status as a JSON array.
+#[must_use]
+pub fn models_json(shared: &Shared) -> Value {
+    shared.models.as_ref().map_or_else(
+        || json!([]),
+        |runner| serde_json::to_value(runner.status()).unwrap_or_else(|_| json!([])),
+    )
+}
+
+/// `GET /api/buffer`.
+pub async fn buffer(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let lanes: serde_json::Map<String, Value> = crate::buffer::record::LANES
+        .iter()
+        .map(|lane| {
+            let state = serde_json::to_value(shared.journal.lane_state(*lane)).unwrap_or(Value::Null);
+            (format!("{lane:?}").to_lowercase(), state)
+        })
+        .collect();
+    let mut out = serde_json::to_value(shared.journal.stat()).unwrap_or(Value::Null);
+    if let Some(object) = out.as_object_mut() {
+        object.insert("lanes".into(), Value::Object(lanes));
+        object.insert("cold_objects".into(), json!(0));
+    }
+    Json(out)
+}
+
+/// `GET /api/commands`: the most recent steps of local writes, oldest first.
+///
+/// # Errors
+/// The core is gone.
+pub async fn commands(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+    let list = shared
+        .core
+        .ask(|core, now, _| {
+            core.actuation()
+                .history()
+                .map(|step| {
+                    let age = now.engine_ms.saturating_sub(step.at_ms);
+                    bodies::command(step, Some(step.after_ms.saturating_mul(1000)), now.wall_ms.saturating_sub(age))
+                })
+                .collect::<Vec<_>>()
+        })
+        .await?;
+    Ok(Json(Value::Array(list)))
+}
+
+/// Which history.
+#[derive(Debug, Deserialize)]
+pub struct HistoryQuery {
+    /// `group/node` or `group/node/device`, names percent-encoded.
+    device: String,
+    metric: String,
+    /// ms UTC.
+    from: u64,
+    /// ms UTC.
+    to: u64,
+}
+
+/// `GET /api/history?device=&metric=&from=&to=`: `[[timestamp, value], …]`, oldest first.
+///
+/// # Errors
+/// A malformed device, or the journal can't be read.
+pub async fn history(
+    State(shared): State<Arc<Shared>>,
+    Query(query): Query<HistoryQuery>,
+) -> Result<Json<Value>, ApiError> {
+    let parts: Vec<String> = query.device.split('/').map(percent_decode).collect();
+    let (group, node, device) = match parts.as_slice() {
+        [group, node] => (group.clone(), node.clone(), None),
+        [group, node, device] => (group.clone(), node.clone(), Some(device.clone())),
+        _ => return Err(ApiError::bad_request("`device` is group/node or group/node/device")),
+    };
+    let journal = shared.journal.clone();
+    // Reads from disk: not on the server's own threads.
+    let points = tokio::task::spawn_blocking(move || {
+        let records = journal.range(
+            query.from,
+            query.to,
+            |record| {
+                matches!(record.class, Class::Data | Class::Birth)
+                    && record.key.group.as_deref() == Some(group.as_str())
+                    && record.key.node.as_deref() == Some(node.as_str())
+                    && record.key.device.as_deref() == device.as_deref()
+            },
+            MOST_HISTORY,
+        )?;
+        let mut points = Vec::new();
+        for record in records {
+            let Ok(payload) = sparkplug::payload::decode_resolved(&record.body) else { continue };
+            for metric in payload.metrics.iter().filter(|m| *m.name == *query.metric) {
+                points.push(json!([metric.timestamp.unwrap_or(record.received_ms), value_json(&metric.value)]));
+            }
+        }
+        Ok::<_, crate::buffer::ReadError>(points)
+    })
+    .await
+    .map_err(|error| ApiError::refused(error.to_string()))?
+    .map_err(|error| ApiError::refused(error.to_string()))?;
+    Ok(Json(Value::Array(points)))
+}
+
+fn percent_decode(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let digits: Vec<u8> = bytes.clone().take(2).collect();
+        match std::str::from_utf8(&digits).ok().and_then(|d| u8::from_str_radix(d, 16).ok()) {
+            Some(decoded) if digits.len() == 2 => {
+                out.push(decoded);
+                bytes.next();
+                bytes.next();
+            }
+            _ => out.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_decoding_keeps_what_is_not_encoded() {
+        for (text, decoded) in [("a%2Fb", "a/b"), ("Pumpe%20S%C3%BCd", "Pumpe Süd"), ("50%", "50%"), ("%zz", "%zz")] {
+            assert_eq!(percent_decode(text), decoded);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The page, the JSON API and the metrics: what people and tools see of a running gateway.
+//!
+//! Two doors lead to the same routes: a TCP address (read-only without a token) and the admin socket, whose peer
+//! credentials are both the authorisation and the name in the audit. Nothing here may delay data: each question
+//! to the core is small and bounded, lists are read in pages, and slow readers of the event stream lose events
+//! with a count.
+
+pub mod api;
+pub mod auth;
+pub mod devices;
+pub mod events;
+pub mod http;
+pub mod metrics;
+pub mod page;
+pub mod status;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::broker::Handle;
+use crate::buffer::Journal;
+use crate::pipeline::task::CoreHandle;
+
+/// What the routes look at.
+pub struct Shared {
+    /// The pipeline's core.
+    pub core: CoreHandle,
+    /// The journal.
+    pub journal: Journal,
+    /// The broker engine.
+    pub broker: Arc<dyn Handle>,
+    /// The bridge, where one is configured.
+    pub bridge: Option<Arc<crate::bridge::BridgeHandle>>,
+    /// The model runner, where models are loaded.
+    pub models: Option<Arc<models::Runner>>,
+    /// Gateway id.
+    pub gateway: String,
+    /// When the process started.
+    pub started: Instant,
+    /// The same as ms UTC.
+    pub started_ms: u64,
+    /// SHA-256 of the configuration in force, hex.
+    pub config_hash: String,
+    /// Token for writes over TCP; `None`: writes go through the admin socket alone.
+    pub token: Option<auth::Token>,
+    /// Prometheus rendering.
+    pub metrics: metrics::Exporter,
+    /// Whether the service is ready; `Err` says what is missing.
+    pub ready: tokio::sync::watch::Receiver<bool>,
+}

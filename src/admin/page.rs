@@ -1,0 +1,24 @@
+//! The operator's page: static files inside the binary, nothing from outside.
+
+use axum::extract::Path;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+/// Name, media type and content of every file below `/assets/`.
+const ASSETS: &[(&str, &str, &str)] = &[
+    ("app.js", "text/javascript; charset=utf-8", include_str!("web/app.js")),
+    ("style.css", "text/css; charset=utf-8", include_str!("web/style.css")),
+];
+
+/// `GET /`.
+pub async fn index() -> Response {
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], include_str!("web/index.html")).into_response()
+}
+
+/// `GET /assets/{file}`.
+pub async fn asset(Path(file): Path<String>) -> Response {
+    match ASSETS.iter().find(|(name, _, _)| *name == file) {
+        Some((_, media, content)) => ([(header::CONTENT_TYPE, *media)], *content).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}

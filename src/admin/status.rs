@@ -1,0 +1,203 @@
+//! Health: `/livez`, `/readyz`, `/api/status`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::api::{ApiError, models_json};
+use crate::pipeline::core::Counters;
+
+/// What one short question to the core brings.
+pub(super) struct CoreView {
+    pub(super) counters: Counters,
+    pub(super) nodes: (usize, usize),
+    pub(super) devices: (usize, usize),
+    pub(super) active: usize,
+    pub(super) unacknowledged: usize,
+    pub(super) writes: BTreeMap<&'static str, u64>,
+    pub(super) rules: usize,
+    pub(super) decision: Decision,
+}
+
+/// Latency from the socket read of a cause to the socket write of the command, µs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Decision {
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) max: u64,
+    pub(super) count: u64,
+    pub(super) sum_us: u64,
+}
+
+/// Looks at the core; constant time a node.
+pub(super) async fn look(shared: &Shared) -> Result<CoreView, ApiError> {
+    let view = shared
+        .core
+        .ask(|core, _, _| {
+            let mut view = CoreView {
+                counters: core.counters().clone(),
+                nodes: (0, 0),
+                devices: (0, 0),
+                active: 0,
+                unacknowledged: 0,
+                writes: BTreeMap::new(),
+                rules: 0,
+                decision: Decision::default(),
+            };
+            for node in core.host().nodes() {
+                view.nodes.0 += 1;
+                view.nodes.1 += usize::from(node.own().online());
+                for device in node.devices() {
+                    view.devices.0 += 1;
+                    view.devices.1 += usize::from(device.online());
+                }
+            }
+            (view.active, view.unacknowledged) = core.rules().alarm_counts();
+            view.rules = core.rules().rule_count();
+            view.writes = core.actuation().counts().clone();
+            if let Ok(latency) = core.latency().lock() {
+                view.decision = Decision {
+                    p50: latency.quantile(0.5),
+                    p99: latency.quantile(0.99),
+                    max: latency.max_us(),
+                    count: latency.count(),
+                    sum_us: latency.sum_us(),
+                };
+            }
+            view
+        })
+        .await?;
+    Ok(view)
+}
+
+/// `GET /livez`: the process answers.
+pub async fn livez() -> &'static str {
+    "ok\n"
+}
+
+/// `GET /readyz`: listeners are bound and the journal takes records. An unreachable cloud is `degraded`, not unready.
+pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
+    let bound = *shared.ready.borrow();
+    let disk = shared.journal.stat().disk_state;
+    let uplink = shared.bridge.as_ref().map(|bridge| bridge.status().state);
+    let ready = bound && disk != crate::buffer::DiskState::Stopped;
+    let degraded = disk != crate::buffer::DiskState::Ok
+        || uplink.is_some_and(|state| state != crate::bridge::status::UplinkState::Ok);
+    let body = json!({
+        "ready": ready,
+        "degraded": degraded,
+        "listeners": bound,
+        "disk": disk,
+        "uplink": uplink.map_or("none", |state| state.as_str()),
+    });
+    let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, Json(body)).into_response()
+}
+
+/// `GET /api/status`.
+///
+/// # Errors
+/// The core is gone.
+pub async fn status(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+    Ok(Json(status_json(&shared).await?))
+}
+
+/// The status object of the contract.
+///
+/// # Errors
+/// The core is gone.
+pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
+    let view = look(shared).await?;
+    // One snapshot under one lock: the identity of counters holds in it.
+    let counts = shared.journal.counts();
+    let stat = shared.journal.stat();
+    let broker = shared.broker.stats();
+    let now_ms = wall_ms();
+    let uplink = shared.bridge.as_ref().map_or_else(
+        || json!({"state": "none", "since": shared.started_ms, "oldest_pending_s": null, "drain_eta_s": null}),
+        |bridge| {
+            let status = bridge.status();
+            let lane = |lane: &crate::bridge::status::LaneStatus| {
+                json!({
+                    "state": lane.state.as_str(), "detail": lane.detail, "pending": lane.pending,
+                    "pending_bytes": lane.pending_bytes, "in_flight": lane.in_flight, "window": lane.window,
+                    "rate": lane.rate, "published": lane.published, "filtered": lane.filtered,
+                    "unsendable": lane.unsendable, "duplicates": lane.duplicates, "resyncs": lane.resyncs,
+                    "connects": lane.connects, "drain_eta_s": lane.drain_eta_s.map(f64::ceil),
+                })
+            };
+            let eta = match (status.data.drain_eta_s, status.alarms.drain_eta_s) {
+                (Some(a), Some(b)) => Some(a.max(b).ceil()),
+                _ => None,
+            };
+            json!({
+                "state": status.state.as_str(),
+                "since": status.since_ms,
+                "oldest_pending_s": status.oldest_pending_s(now_ms).map(f64::floor),
+                "drain_eta_s": eta,
+                "lanes": {"data": lane(&status.data), "alarms": lane(&status.alarms)},
+            })
+        },
+    );
+    Ok(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "gateway": shared.gateway,
+        "config_hash": shared.config_hash,
+        "started": shared.started_ms,
+        "uptime_s": shared.started.elapsed().as_secs(),
+        "received": counts.received,
+        "derived": counts.derived,
+        "published": counts.published,
+        "pending": counts.pending,
+        "filtered": counts.filtered,
+        "dropped": counts.dropped,
+        "duplicates": view.counters.ignored.get("duplicate").copied().unwrap_or(0),
+        "invalid": view.counters.invalid,
+        "ignored": view.counters.ignored,
+        "messages": view.counters.messages,
+        "metrics": view.counters.metrics,
+        "matches": view.counters.matches,
+        "rule_errors": view.counters.rule_errors,
+        "inferences": view.counters.inferences,
+        "no_verdict": view.counters.no_verdict,
+        "rebirths": view.counters.rebirths,
+        "duplicate_identities": view.counters.duplicate_identities,
+        "withheld": view.counters.withheld,
+        "commands": view.writes,
+        "rules": view.rules,
+        "host": {
+            "nodes": view.nodes.0, "nodes_online": view.nodes.1,
+            "devices": view.devices.0, "devices_online": view.devices.1,
+        },
+        "decision_us": {
+            "p50": view.decision.p50, "p99": view.decision.p99, "max": view.decision.max, "count": view.decision.count,
+        },
+        "uplink": uplink,
+        "buffer": {
+            "hot_bytes": stat.hot_bytes, "warm_bytes": stat.warm_bytes, "cold_objects": 0,
+            "warm_max_bytes": stat.warm_max_bytes, "segments": stat.segments, "disk": stat.disk_state,
+            "served_hot": stat.served_hot, "served_warm": stat.served_warm,
+        },
+        "mqtt": {
+            "engine": broker.engine, "connections": broker.connections, "sessions": broker.sessions,
+            "retained": broker.retained, "publishes": broker.publishes,
+            "dropped": broker.dropped.into_iter().collect::<BTreeMap<_, _>>(),
+            "refused": broker.refused.into_iter().collect::<BTreeMap<_, _>>(),
+        },
+        "models": models_json(shared),
+        "alarms": {"unacknowledged": view.unacknowledged, "active": view.active},
+    }))
+}
+
+/// Wall clock, ms UTC.
+pub(super) fn wall_ms() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,340 @@
+//! Verbs that need no running gateway: validate, config, buffer, passwd, doctor.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::client::block_on;
+use super::{ConfigArgs, EX_CONFIG, Output, table};
+use crate::buffer::tools::{self, Progress};
+use crate::config::Config;
+use crate::config::load::Diagnostic;
+use crate::prepare;
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Every value in force
+    Show {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Name the file and line of each value, or `default`
+        #[arg(long)]
+        sources: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BufferVerb {
+    /// Segments, counts and cursors
+    Stat(Place),
+    /// Check every frame's checksum; exits 1 where something is damaged
+    Verify(Place),
+    /// Records as JSON lines, oldest first
+    Export {
+        #[command(flatten)]
+        place: Place,
+        /// From this time, ms since 1970 UTC
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Up to this time, ms since 1970 UTC
+        #[arg(long, default_value_t = u64::MAX)]
+        to: u64,
+    },
+    /// Cut torn tails, set unreadable files aside, write down what is lost; the gateway must be stopped
+    Repair(Place),
+}
+
+/// Which journal.
+#[derive(Debug, clap::Args)]
+pub struct Place {
+    /// Data folder [default: the configuration's]
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print a table or JSON
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+impl Place {
+    fn journal(&self) -> anyhow::Result<PathBuf> {
+        if let Some(folder) = &self.data_dir {
+            return Ok(folder.join("journal"));
+        }
+        match Config::read(self.config.config.as_deref(), self.config.config_dir.as_deref()) {
+            Ok(loaded) => Ok(prepare::journal_folder(&loaded.value)),
+            Err(errors) => {
+                let first = errors.first().map(ToString::to_string).unwrap_or_default();
+                anyhow::bail!("no journal is named: give --data-dir, or a configuration that can be read ({first})")
+            }
+        }
+    }
+}
+
+/// Checks all that `run` would check.
+pub fn validate(args: &ConfigArgs, output: Output) -> ExitCode {
+    match prepare::prepare(args.config.as_deref(), args.config_dir.as_deref()) {
+        Ok(prepared) => {
+            let config = &prepared.loaded.value;
+            for error in &prepared.model_errors {
+                eprintln!("{error}");
+            }
+            if !prepared.model_errors.is_empty() {
+                eprintln!("{} models would not be activated", prepared.model_errors.len());
+                return ExitCode::from(EX_CONFIG);
+            }
+            let rules: usize = prepared.packs.iter().map(rules::Pack::rule_count).sum();
+            if output == Output::Json {
+                println!("{}", json!({"valid": true, "gateway": config.gateway.id, "rules": rules, "errors": []}));
+            } else {
+                let models = prepared.registry.as_ref().map_or(0, |registry| registry.models().count());
+                println!("valid: gateway {}, {rules} rules, {models} models", config.gateway.id);
+            }
+            ExitCode::SUCCESS
+        }
+        Err(errors) => {
+            refuse(&errors, output);
+            ExitCode::from(EX_CONFIG)
+        }
+    }
+}
+
+fn refuse(errors: &[Diagnostic], output: Output) {
+    if output == Output::Json {
+        let list: Vec<Value> = errors
+            .iter()
+            .map(|error| {
+                json!({
+                    "file": error.file.display().to_string(),
+                    "line": error.place.map(|p| p.0),
+                    "column": error.place.map(|p| p.1),
+                    "message": error.message,
+                })
+            })
+            .collect();
+        println!("{}", json!({"valid": false, "errors": list}));
+    }
+    for error in errors {
+        eprintln!("{error}");
+    }
+}
+
+/// Shows the configuration in force.
+pub fn config(verb: ConfigVerb) -> ExitCode {
+    let ConfigVerb::Show { config, sources } = verb;
+    let loaded = match Config::read(config.config.as_deref(), config.config_dir.as_deref()) {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            refuse(&errors, Output::Table);
+            return ExitCode::from(EX_CONFIG);
+        }
+    };
+    let text = match toml::to_string(&loaded.value) {
+        Ok(text) => text,
+        Err(error) => {
+            eprintln!("sparkgate: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if !sources {
+        print!("{text}");
+        return ExitCode::SUCCESS;
+    }
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let mut rows = Vec::new();
+    leaves("", &table, &mut |key, value| {
+        let from = loaded
+            .sources
+            .get(key)
+            .map_or_else(|| "default".to_owned(), |(file, line)| format!("{}:{line}", file.display()));
+        rows.push(vec![key.to_owned(), value.to_string(), from]);
+    });
+    table::print(&["KEY", "VALUE", "SOURCE"], &rows);
+    ExitCode::SUCCESS
+}
+
+fn leaves(prefix: &str, table: &toml::Table, each: &mut impl FnMut(&str, &toml::Value)) {
+    for (key, value) in table {
+        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match value {
+            toml::Value::Table(inner) => leaves(&path, inner, each),
+            other => each(&path, other),
+        }
+    }
+}
+
+/// Works on a journal's folder.
+pub fn buffer(verb: BufferVerb) -> ExitCode {
+    let done = match verb {
+        BufferVerb::Stat(place) => stat(&place),
+        BufferVerb::Verify(place) => verify(&place),
+        BufferVerb::Export { place, from, to } => export(&place, from, to),
+        BufferVerb::Repair(place) => repair(&place),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("sparkgate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A line on a terminal, nothing in a pipe.
+fn progress(what: &'static str) -> impl FnMut(Progress) {
+    let shown = std::io::stderr().is_terminal();
+    move |at: Progress| {
+        if shown {
+            let percent = if at.total == 0 { 100 } else { at.done.saturating_mul(100) / at.total };
+            eprint!("\r{what} {percent:>3} % of {}", table::bytes(at.total));
+            if at.done >= at.total {
+                eprintln!();
+            }
+        }
+    }
+}
+
+fn show(report: &tools::Report, output: Output) {
+    if output == Output::Json {
+        println!("{:#}", serde_json::to_value(report).unwrap_or(Value::Null));
+        return;
+    }
+    println!("epoch {}", report.epoch.as_deref().unwrap_or("unknown"));
+    if let Some(counts) = &report.counts {
+        println!(
+            "received {}  derived {}  published {}  pending {}  filtered {}  dropped {}",
+            counts.received,
+            counts.derived,
+            counts.published,
+            counts.pending,
+            counts.filtered,
+            counts.dropped.values().sum::<u64>()
+        );
+    }
+    let rows: Vec<Vec<String>> = report
+        .segments
+        .iter()
+        .map(|segment| {
+            let state = match (segment.unreadable, segment.torn_bytes, segment.lost.is_empty(), segment.sealed) {
+                (Some(reason), ..) => reason.to_owned(),
+                (None, torn @ 1.., ..) => format!("{torn} torn bytes"),
+                (None, 0, false, _) => format!("{} gaps", segment.lost.len()),
+                (None, 0, true, true) => "sealed".to_owned(),
+                (None, 0, true, false) => "open".to_owned(),
+            };
+            vec![
+                segment.name.clone(),
+                table::bytes(segment.bytes),
+                segment.first_id.to_string(),
+                segment.last_id.to_string(),
+                segment.records.to_string(),
+                state,
+            ]
+        })
+        .collect();
+    table::print(&["SEGMENT", "SIZE", "FIRST", "LAST", "RECORDS", "STATE"], &rows);
+}
+
+fn stat(place: &Place) -> anyhow::Result<bool> {
+    let report = tools::stat(&place.journal()?)?;
+    show(&report, place.output);
+    Ok(true)
+}
+
+fn verify(place: &Place) -> anyhow::Result<bool> {
+    let report = tools::verify(&place.journal()?, &mut progress("verify"))?;
+    show(&report, place.output);
+    if place.output == Output::Table {
+        println!("{}", if report.intact { "intact" } else { "damaged: see STATE; `sparkgate buffer repair` writes down what is lost" });
+    }
+    Ok(report.intact)
+}
+
+fn export(place: &Place, from: u64, to: u64) -> anyhow::Result<bool> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let count = tools::export(&place.journal()?, from, to, &mut progress("export"), &mut |record| {
+        let mut body = Vec::new();
+        crate::pipeline::encode::json(record, &mut body);
+        let body: Value = serde_json::from_slice(&body).unwrap_or_else(|_| {
+            use base64::Engine;
+            Value::String(base64::engine::general_purpose::STANDARD.encode(&record.body))
+        });
+        let line = json!({
+            "record": record.id,
+            "class": record.class.as_str(),
+            "group": record.key.group.as_deref(),
+            "node": record.key.node.as_deref(),
+            "device": record.key.device.as_deref(),
+            "received_at": record.received_ms,
+            "body": body,
+        });
+        writeln!(out, "{line}")
+    })?;
+    out.flush()?;
+    eprintln!("{count} records");
+    Ok(true)
+}
+
+fn repair(place: &Place) -> anyhow::Result<bool> {
+    let recovery = tools::repair(&place.journal()?, &mut progress("repair"))?;
+    println!("torn bytes cut: {}", recovery.torn_bytes);
+    for file in &recovery.quarantined {
+        println!("set aside: {} -> {} ({})", file.name, file.moved_to, file.reason);
+    }
+    for gap in &recovery.gaps {
+        println!("lost: {} records {}..={} ({})", gap.count, gap.from, gap.to, gap.cause);
+    }
+    Ok(true)
+}
+
+/// Adds or changes a user.
+pub fn passwd(file: &std::path::Path, user: &str) -> anyhow::Result<()> {
+    let password = if std::io::stdin().is_terminal() {
+        let first = rpassword::prompt_password(format!("Password for {user}: "))?;
+        let again = rpassword::prompt_password("Again: ")?;
+        anyhow::ensure!(first == again, "the two passwords differ");
+        first
+    } else {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).context("password on standard input")?;
+        line.trim_end_matches(['\r', '\n']).to_owned()
+    };
+    crate::broker::auth::set_password(file, user, &password)?;
+    eprintln!("{user} is in {}", file.display());
+    Ok(())
+}
+
+/// Compares what is declared with what the server has.
+pub fn doctor(args: &ConfigArgs, output: Output) -> ExitCode {
+    let config = match Config::read(args.config.as_deref(), args.config_dir.as_deref()) {
+        Ok(loaded) => loaded.value,
+        Err(errors) => {
+            refuse(&errors, output);
+            return ExitCode::from(EX_CONFIG);
+        }
+    };
+    let Some(bridge) = config.bridge else {
+        eprintln!("there is no [bridge] in this configuration: nothing leaves the box");
+        return ExitCode::FAILURE;
+    };
+    match block_on(async { Ok(crate::bridge::doctor::examine(&bridge, &config.gateway.id).await?) }) {
+        Ok(report) => {
+            if output == Output::Json {
+                println!("{:#}", serde_json::to_value(&report).unwrap_or(Value::Null));
+            } else {
+                println!("{report}");
+            }
+            if report.is_safe() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("sparkgate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Verbs that ask a running gateway.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::client::{Client, Refused, block_on};
+use super::{Listing, Output, Reach, table};
+use crate::config::quantity::Span;
+
+#[derive(Debug, Subcommand)]
+pub enum DevicesVerb {
+    /// All nodes and devices
+    List(Listing),
+    /// One node or device with its metrics
+    Show {
+        /// group/node or group/node/device; percent-encode a `/` inside a name
+        target: String,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Ask a node for its births
+    Rebirth {
+        /// group/node
+        target: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CommandsVerb {
+    /// The most recent writes, newest last
+    List(Listing),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AlarmsVerb {
+    /// Alarms that are active or not acknowledged
+    List(Listing),
+    /// Acknowledge
+    Ack {
+        /// Alarm id
+        id: String,
+        /// A note for the record
+        #[arg(long, default_value = "")]
+        note: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Hide for a while
+    Shelve {
+        /// Alarm id
+        id: String,
+        /// How long
+        #[arg(long = "for")]
+        period: Span,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// End shelving
+    Unshelve {
+        /// Alarm id
+        id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Suppress by design; again to end it
+    Suppress {
+        /// Alarm id
+        id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Reset a latched alarm
+    Reset {
+        /// Alarm id
+        id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// Fetches a listing and prints it as rows, or as the JSON that came.
+fn list(
+    listing: &Listing,
+    path: &str,
+    heading: &[&str],
+    row: impl Fn(&Value) -> Vec<String>,
+) -> anyhow::Result<()> {
+    let client = Client::new(&listing.reach)?;
+    let answer = block_on(client.get(path))?;
+    match listing.output {
+        Output::Json => println!("{answer:#}"),
+        Output::Table => {
+            let rows: Vec<Vec<String>> =
+                answer.as_array().map(|items| items.iter().map(row).collect()).unwrap_or_default();
+            table::print(heading, &rows);
+        }
+    }
+    Ok(())
+}
+
+/// `g/n[/d]` as a path below `/api/devices/`; names stay percent-encoded as typed, other characters are encoded.
+fn target_path(target: &str) -> anyhow::Result<String> {
+    let parts: Vec<String> = target.split('/').map(encode).collect();
+    if !(2..=3).contains(&parts.len()) || parts.iter().any(String::is_empty) {
+        anyhow::bail!("`{target}` is not group/node or group/node/device");
+    }
+    Ok(format!("/api/devices/{}", parts.join("/")))
+}
+
+fn encode(part: &str) -> String {
+    let mut out = String::new();
+    for byte in part.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'%' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+fn short_time(value: Option<&Value>) -> String {
+    value.and_then(Value::as_u64).filter(|ms| *ms > 0).map_or_else(
+        || "-".to_owned(),
+        |ms| {
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0));
+            format!("{} ago", table::age(now.saturating_sub(ms) / 1000))
+        },
+    )
+}
+
+fn name_of(item: &Value) -> String {
+    let mut name = format!("{}/{}", table::cell(item.get("group")), table::cell(item.get("node")));
+    if let Some(device) = item.get("device").and_then(Value::as_str) {
+        name.push('/');
+        name.push_str(device);
+    }
+    name
+}
+
+pub fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
+    match verb {
+        DevicesVerb::List(listing) => list(
+            &listing,
+            "/api/devices",
+            &["DEVICE", "STATE", "SINCE", "BIRTHS", "DEATHS", "BDSEQ", "SEQ", "SCHEMA", "LAST REBIRTH CAUSE"],
+            |item| {
+                let online = item.get("online").and_then(Value::as_bool).unwrap_or(false);
+                vec![
+                    name_of(item),
+                    if online { "online" } else { "offline" }.to_owned(),
+                    short_time(item.get("since")),
+                    table::cell(item.get("births")),
+                    table::cell(item.get("deaths")),
+                    table::cell(item.get("bdseq")),
+                    table::cell(item.get("last_seq")),
+                    table::cell(item.get("schema")),
+                    table::cell(item.get("last_rebirth_cause")),
+                ]
+            },
+        ),
+        DevicesVerb::Show { target, listing } => {
+            let answer = block_on(Client::new(&listing.reach)?.get(&target_path(&target)?))?;
+            if listing.output == Output::Json {
+                println!("{answer:#}");
+                return Ok(());
+            }
+            println!("{}", name_of(&answer));
+            for key in ["online", "since", "births", "deaths", "bdseq", "last_seq", "last_rebirth_cause", "latency_ms", "schema"] {
+                if let Some(value) = answer.get(key) {
+                    let shown = if key == "since" { short_time(Some(value)) } else { table::cell(Some(value)) };
+                    println!("  {key:<20}{shown}");
+                }
+            }
+            let metrics = answer.get("metrics").and_then(Value::as_array).cloned().unwrap_or_default();
+            let rows: Vec<Vec<String>> = metrics
+                .iter()
+                .map(|m| {
+                    vec![
+                        table::cell(m.get("name")),
+                        table::cell(m.get("type")),
+                        table::cell(m.get("value")),
+                        short_time(m.get("timestamp")),
+                        if m.get("stale").and_then(Value::as_bool) == Some(true) { "stale" } else { "good" }.to_owned(),
+                    ]
+                })
+                .collect();
+            println!();
+            table::print(&["METRIC", "TYPE", "VALUE", "AGE", "STATE"], &rows);
+            Ok(())
+        }
+        DevicesVerb::Rebirth { target, reach } => {
+            let path = target_path(&target)?;
+            block_on(Client::new(&reach)?.post(&format!("{path}/rebirth"), &json!({})))?;
+            eprintln!("rebirth of {target} was asked for");
+            Ok(())
+        }
+    }
+}
+
+pub fn write(target: &str, assignment: &str, ttl: Span, listing: &Listing) -> ExitCode {
+    let wrote = || -> anyhow::Result<Value> {
+        let Some((metric, value)) = assignment.split_once('=') else {
+            anyhow::bail!("`{assignment}` is not METRIC=VALUE");
+        };
+        // Whatever is JSON is taken as JSON (true, 4.5, null, "text"); the rest is a text.
+        let value: Value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+        let body = json!({"metrics": [{"name": metric, "value": value}], "ttl_ms": ttl.as_millis()});
+        let path = format!("{}/write", target_path(target)?);
+        block_on(Client::new(&listing.reach)?.post(&path, &body))
+    };
+    match wrote() {
+        Ok(answer) => {
+            let status = table::cell(answer.get("status"));
+            if listing.output == Output::Json {
+                println!("{answer:#}");
+            } else {
+                let reason = answer.get("reason").and_then(Value::as_str).map(|r| format!(" ({r})"));
+                println!("{target} {assignment}: {status}{}", reason.unwrap_or_default());
+            }
+            if status == "confirmed" { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("sparkgate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+pub fn commands(verb: CommandsVerb) -> anyhow::Result<()> {
+    let CommandsVerb::List(listing) = verb;
+    list(
+        &listing,
+        "/api/commands",
+        &["ID", "TARGET", "METRIC", "VALUE", "STATUS", "BY", "LATENCY", "REASON"],
+        |item| {
+            vec![
+                table::cell(item.get("id")),
+                item.get("target").map(name_of).unwrap_or_default(),
+                table::cell(item.get("metric")),
+                table::cell(item.get("value")),
+                table::cell(item.get("status")),
+                table::cell(item.get("by")),
+                item.get("latency_us").and_then(Value::as_u64).map_or("-".into(), |us| format!("{us} µs")),
+                table::cell(item.get("reason")),
+            ]
+        },
+    )
+}
+
+pub fn hold(target: &str, period: Span, reach: &Reach) -> anyhow::Result<()> {
+    let path = format!("{}/hold", target_path(target)?);
+    block_on(Client::new(reach)?.post(&path, &json!({"for_ms": period.as_millis()})))?;
+    if period.as_millis() == 0 {
+        eprintln!("{target} is released");
+    } else {
+        eprintln!("nothing writes to {target} for {period}");
+    }
+    Ok(())
+}
+
+pub fn alarms(verb: AlarmsVerb) -> anyhow::Result<()> {
+    let (id, action, body, reach) = match verb {
+        AlarmsVerb::List(listing) => {
+            return list(
+                &listing,
+                "/api/alarms",
+                &["ID", "STATE", "PRIORITY", "DEVICE", "SINCE", "MESSAGE"],
+                |item| {
+                    vec![
+                        table::cell(item.get("id")),
+                        table::cell(item.get("state")),
+                        table::cell(item.get("priority")),
+                        name_of(item),
+                        short_time(item.get("timestamp")),
+                        table::cell(item.get("message")),
+                    ]
+                },
+            );
+        }
+        AlarmsVerb::Ack { id, note, reach } => (id, "ack", json!({"note": note}), reach),
+        AlarmsVerb::Shelve { id, period, reach } => (id, "shelve", json!({"for_ms": period.as_millis()}), reach),
+        AlarmsVerb::Unshelve { id, reach } => (id, "unshelve", json!({}), reach),
+        AlarmsVerb::Suppress { id, reach } => (id, "suppress", json!({}), reach),
+        AlarmsVerb::Reset { id, reach } => (id, "reset", json!({}), reach),
+    };
+    let answer = block_on(Client::new(&reach)?.post(&format!("/api/alarms/{}/{action}", encode(&id).replace('/', "%2F")), &body))?;
+    eprintln!("{id}: {}", table::cell(answer.get("state")));
+    Ok(())
+}
+
+pub fn tap(filter: Option<&str>, reach: &Reach) -> anyhow::Result<()> {
+    use std::io::Write;
+    let path = match filter {
+        Some(filter) => format!("/api/events?tap={}", encode(filter).replace('/', "%2F")),
+        None => "/api/events?tap=*".to_owned(),
+    };
+    let client = Client::new(reach)?;
+    // A closed pipe (`tap | head`) ends the tap quietly, as every filter program does.
+    block_on(client.stream(&path, |line| {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
+    }))
+}
+
+pub fn status(listing: &Listing) -> anyhow::Result<()> {
+    let answer = block_on(Client::new(&listing.reach)?.get("/api/status"))?;
+    if listing.output == Output::Json {
+        println!("{answer:#}");
+        return Ok(());
+    }
+    let at = |path: &str| table::cell(answer.pointer(path));
+    let number = |path: &str| answer.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    let map = |path: &str| {
+        answer
+            .pointer(path)
+            .and_then(Value::as_object)
+            .filter(|m| !m.is_empty())
+            .map_or("none".to_owned(), |m| {
+                m.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join(", ")
+            })
+    };
+    println!("sparkgate {}  {}  up {}", at("/version"), at("/gateway"), table::age(number("/uptime_s")));
+    println!();
+    println!("records    received {}  derived {}  published {}  pending {}  filtered {}",
+        at("/received"), at("/derived"), at("/published"), at("/pending"), at("/filtered"));
+    println!("dropped    {}", map("/dropped"));
+    println!("invalid    {}  duplicates {}", map("/invalid"), at("/duplicates"));
+    println!("devices    nodes {} of {} online  devices {} of {} online",
+        at("/host/nodes_online"), at("/host/nodes"), at("/host/devices_online"), at("/host/devices"));
+    println!("decision   p50 {} µs  p99 {} µs", at("/decision_us/p50"), at("/decision_us/p99"));
+    println!("uplink     {}  oldest pending {}  drained in {}", at("/uplink/state"),
+        answer.pointer("/uplink/oldest_pending_s").and_then(Value::as_u64).map_or("-".into(), table::age),
+        answer.pointer("/uplink/drain_eta_s").and_then(Value::as_u64).map_or("-".into(), table::age));
+    println!("buffer     hot {}  warm {}  disk {}", table::bytes(number("/buffer/hot_bytes")),
+        table::bytes(number("/buffer/warm_bytes")), at("/buffer/disk"));
+    println!("mqtt       {}  connections {}", at("/mqtt/engine"), at("/mqtt/connections"));
+    println!("alarms     active {}  unacknowledged {}", at("/alarms/active"), at("/alarms/unacknowledged"));
+    for model in answer.get("models").and_then(Value::as_array).into_iter().flatten() {
+        println!("model      {} {}  {}  runs {}  p95 {} µs", table::cell(model.get("model")),
+            table::cell(model.get("version")), table::cell(model.get("backend")),
+            table::cell(model.get("runs")), table::cell(model.get("p95_us")));
+    }
+    Ok(())
+}
+
+/// Whether an error is the gateway's refusal, rather than no gateway at all.
+#[must_use]
+pub fn is_refusal(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_become_paths() {
+        assert_eq!(target_path("plant A/n1/Pumpe Süd").unwrap(), "/api/devices/plant%20A/n1/Pumpe%20S%C3%BCd");
+        assert_eq!(target_path("g/n%2Fx").unwrap(), "/api/devices/g/n%2Fx");
+        for bad in ["g", "g/n/d/x", "g//d", ""] {
+            assert!(target_path(bad).is_err(), "{bad}");
+        }
+    }
+}

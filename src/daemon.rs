@@ -1,0 +1,308 @@
+//! The gateway as a process: build, wire, spawn, watch, drain.
+//!
+//! Order of start: journal and state are recovered, the broker gets this host's STATE, the pipeline and the bridge
+//! start, and only then listeners are bound. Nothing outside of the box is a condition: network, DNS, NATS and a
+//! right clock may all be missing.
+//!
+//! Order of stop: listeners and sessions close, the pipeline finishes what is queued, everything is synced, a last
+//! checkpoint is written, the bridge gets a short time to drain.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use sparkplug::host::{HostSession, ServerId};
+use tokio::sync::{mpsc, watch};
+
+use crate::actuation::Actuation;
+use crate::admin::http::Doors;
+use crate::broker::native::{NativeBroker, Setup};
+use crate::broker::{Delivery, Handle, Publish, Qos};
+use crate::buffer::{DiskStorage, Journal};
+use crate::clock::{Clock, Now};
+use crate::config::Config;
+use crate::pipeline::checkpoint::Checkpointer;
+use crate::pipeline::core::{Core, Settings};
+use crate::pipeline::recover;
+use crate::pipeline::task::{CoreHandle, CoreThread, Parts};
+use crate::prepare::{self, Prepared};
+
+/// Messages between broker and pipeline; when it is full, the broker stops reading sockets.
+const INBOX: usize = 8_192;
+/// Answers of models between runner and pipeline.
+const ANSWERS: usize = 4_096;
+/// How long a clean stop waits for the bridge to finish what is in flight.
+const BRIDGE_DRAIN: Duration = Duration::from_millis(1_500);
+/// How long a clean stop waits for the journal.
+const JOURNAL_CLOSE: Duration = Duration::from_secs(3);
+/// An fsync in flight counts as progress for this long, ms.
+const FSYNC_PATIENCE_MS: u64 = 120_000;
+
+/// A gateway that is built and not yet running.
+pub struct Gateway {
+    config: Config,
+    shared: Arc<crate::admin::Shared>,
+    doors: Doors,
+    broker: Arc<NativeBroker>,
+    core: CoreThread,
+    journal: Journal,
+    models: Option<Arc<models::Runner>>,
+    ready: watch::Sender<bool>,
+    _state: crate::state::Opened,
+}
+
+/// Why a running gateway ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to.
+    Asked,
+    /// Something it can't do without has failed; the service manager starts it again.
+    Failed(String),
+}
+
+/// Addresses of a running gateway.
+#[derive(Debug, Clone)]
+pub struct Addresses {
+    /// Embedded broker.
+    pub mqtt: Vec<std::net::SocketAddr>,
+    /// Page and API.
+    pub admin: Option<std::net::SocketAddr>,
+}
+
+impl Gateway {
+    /// Recovers, wires and starts everything but the listeners.
+    ///
+    /// # Errors
+    /// What can't be opened or bound, with its place.
+    pub async fn build(prepared: Prepared) -> anyhow::Result<Self> {
+        let started = Instant::now();
+        let Prepared { loaded, packs, registry, model_errors, token } = prepared;
+        let config = loaded.value;
+        for error in &model_errors {
+            tracing::error!(error, "model not activated");
+        }
+
+        let folder = prepare::journal_folder(&config);
+        std::fs::create_dir_all(&folder).with_context(|| format!("journal folder {}", folder.display()))?;
+        let storage = Arc::new(DiskStorage::open(&folder).with_context(|| format!("journal {}", folder.display()))?);
+        let (journal, recovery) = Journal::open(storage, prepare::buffer_config(&config))
+            .with_context(|| format!("journal {}", folder.display()))?;
+        journal.set_bridged(config.bridge.is_some());
+        for gap in &recovery.gaps {
+            tracing::error!(from = gap.from, to = gap.to, records = gap.count, cause = gap.cause, "records are lost");
+        }
+        let state = crate::state::open(&prepare::state_folder(&config), crate::state::Options::default())
+            .context("state store")?;
+        if let crate::state::Source::Rebuilt { reason, .. } = &state.source {
+            tracing::error!(reason, "the state store was damaged and is rebuilt from its snapshot and the journal");
+        }
+        let store = state.store();
+        let meta = recover::meta(store.as_ref()).context("state store")?;
+        let clock = Arc::new(Clock::continue_from(
+            recovery.engine_ms_base.max(meta.map_or(0, |m| m.engine_ms)),
+            meta.map_or(0, |m| m.wall_ms),
+        ));
+        let now = clock.now();
+
+        let mut host = HostSession::new(prepare::host_config(&config), now.engine_ms);
+        let mut rules = rules::Engine::new(packs, rules::Limits::default());
+        let mut actuation = Actuation::new(prepare::write_limits(&config));
+        let mut restored = recover::load(store.as_ref(), now, &mut host, &mut rules, &mut actuation).context("state store")?;
+        let settings = Settings {
+            gateway: config.gateway.id.clone(),
+            epoch: recovery.epoch.clone(),
+            dry_run: config.rules.dry_run,
+            confirm_timeout_ms: config.writes.confirm_timeout.as_millis(),
+            raw: config.bridge.as_ref().is_some_and(|bridge| !bridge.raw.is_empty()),
+        };
+        let windows = registry.as_ref().map(prepare::windower);
+        let mut core = Core::new(settings, host, rules, windows, actuation, recovery.last_id);
+        core.replay(&journal, restored.meta.map_or(0, |m| m.record), &mut restored).context("replay of the journal")?;
+        tracing::info!(
+            records = restored.replayed,
+            nodes = restored.nodes,
+            rule_keys = restored.keys,
+            completed = restored.completed,
+            took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "recovered"
+        );
+
+        let (sink, deliveries) = mpsc::channel::<Delivery>(INBOX);
+        let broker = Arc::new(start_broker(&config, sink)?);
+        announce(core.host_mut(), now, broker.as_ref());
+
+        let (models, answers) = match registry {
+            Some(registry) => {
+                let (tell, answers) = mpsc::channel(ANSWERS);
+                let runner = models::Runner::spawn(registry, models::RunnerConfig::default(), move |event| {
+                    // The models' own threads may wait: nothing else depends on them.
+                    let _ = tell.blocking_send(event);
+                })?;
+                (Some(Arc::new(runner)), Some(answers))
+            }
+            None => (None, None),
+        };
+        let core = CoreThread::spawn(Parts {
+            core,
+            clock: clock.clone(),
+            journal: journal.clone(),
+            broker: broker.clone(),
+            deliveries,
+            models: models.clone().zip(answers),
+            checkpointer: Checkpointer::spawn(store.clone())?,
+            durable_ack: config.mqtt.ack == crate::broker::config::Ack::Durable,
+        })?;
+
+        let bridge = match &config.bridge {
+            Some(bridge) => Some(Arc::new(crate::bridge::start(
+                bridge.clone(),
+                &config.gateway.id,
+                journal.clone(),
+                store,
+                &config.gateway.data_dir,
+                requests(core.handle.clone()),
+            )?)),
+            None => None,
+        };
+
+        let doors = Doors::bind(config.admin.listen, &config.gateway.runtime_folder()).await?;
+        let (ready, ready_seen) = watch::channel(false);
+        let shared = Arc::new(crate::admin::Shared {
+            core: core.handle.clone(),
+            journal: journal.clone(),
+            broker: broker.clone(),
+            bridge,
+            models: models.clone(),
+            gateway: config.gateway.id.clone(),
+            started,
+            started_ms: now.wall_ms,
+            config_hash: prepare::config_hash(&config),
+            token,
+            metrics: crate::admin::metrics::Exporter::new(),
+            ready: ready_seen,
+        });
+        Ok(Self { config, shared, doors, broker, core, journal, models, ready, _state: state })
+    }
+
+    /// Binds the broker's listeners, serves, and returns when `stop` turns true or something essential fails.
+    ///
+    /// # Errors
+    /// A listener that can't be bound.
+    pub async fn run(
+        self,
+        mut stop: watch::Receiver<bool>,
+        on_ready: impl FnOnce(&Addresses, &Arc<crate::admin::Shared>),
+    ) -> anyhow::Result<Ended> {
+        let (halt, halted) = watch::channel(false);
+        let addresses = Addresses { mqtt: Vec::new(), admin: self.doors.address() };
+        let admin = tokio::spawn(self.doors.serve(self.shared.clone(), halted));
+        self.broker.listen().await.context("embedded broker")?;
+        let addresses = Addresses { mqtt: self.broker.local_addrs(), ..addresses };
+        let _ = self.ready.send(true);
+        tracing::info!(
+            gateway = self.config.gateway.id,
+            mqtt = ?addresses.mqtt,
+            admin = ?addresses.admin,
+            "ready"
+        );
+        on_ready(&addresses, &self.shared);
+
+        let mut core_ended = self.core.ended();
+        let mut journal_failed = self.journal.failed();
+        let mut broker_failed = self.broker.failure();
+        let ended = tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => Ended::Asked,
+            _ = core_ended.wait_for(|ended| *ended) => Ended::Failed("the pipeline's thread ended".to_owned()),
+            failed = journal_failed.wait_for(Option::is_some) => {
+                Ended::Failed(format!("journal: {}", failed.ok().and_then(|f| f.clone()).unwrap_or_default()))
+            }
+            failed = broker_failed.wait_for(Option::is_some) => {
+                Ended::Failed(format!("broker: {}", failed.ok().and_then(|f| f.as_ref().map(ToString::to_string)).unwrap_or_default()))
+            }
+        };
+        let _ = self.ready.send(false);
+        tracing::info!(reason = ?ended, "stopping");
+        self.broker.stop(Instant::now() + Duration::from_millis(500)).await;
+        let core = self.core;
+        tokio::task::spawn_blocking(move || core.stop()).await.context("pipeline")?;
+        if let Some(bridge) = &self.shared.bridge {
+            bridge.stop(BRIDGE_DRAIN).await;
+        }
+        if let Some(models) = &self.models {
+            models.stop(Duration::from_millis(500));
+        }
+        let _ = halt.send(true);
+        admin.abort();
+        let journal = self.journal;
+        let closed = tokio::task::spawn_blocking(move || journal.close(JOURNAL_CLOSE)).await.context("journal")?;
+        if let Err(error) = closed {
+            tracing::error!(%error, "the journal did not close cleanly; a restart recovers it");
+        }
+        Ok(ended)
+    }
+}
+
+fn start_broker(config: &Config, sink: mpsc::Sender<Delivery>) -> anyhow::Result<NativeBroker> {
+    let mut taps = vec!["spBv1.0/#".to_owned()];
+    taps.extend(config.bridge.iter().flat_map(|bridge| bridge.raw.iter().cloned()));
+    let state_dir = config.mqtt.persistence.then(|| config.gateway.data_dir.join("mqtt"));
+    NativeBroker::start(Setup {
+        config: config.mqtt.clone(),
+        state_dir,
+        taps,
+        topic_check: Some(crate::broker::subject_check(&config.gateway.id)),
+        sink,
+    })
+    .context("embedded broker")
+}
+
+/// Puts this host's STATE in place before any client can connect.
+fn announce(host: &mut HostSession, now: Now, broker: &dyn Handle) {
+    // tck-id-operational-behavior-host-application-connect-birth: the birth comes first. The embedded broker has no
+    // connection that could break, so that the will is what a stop or a restart publishes.
+    host.connect(ServerId(0), now.engine_ms, now.wall_ms);
+    host.subscribed(ServerId(0), now.engine_ms);
+    while let Some(transmit) = host.poll_transmit() {
+        let published = broker.publish(Publish {
+            topic: transmit.topic.into(),
+            payload: transmit.payload.into(),
+            qos: Qos::AtLeastOnce,
+            retain: transmit.retain,
+            on_written: None,
+        });
+        if let Err(error) = published {
+            tracing::error!(%error, "STATE could not be published");
+        }
+    }
+}
+
+/// What the cloud may ask for, carried to the core.
+fn requests(core: CoreHandle) -> crate::bridge::Hooks {
+    crate::admin::api::cloud_hooks(core)
+}
+
+/// Feeds the service manager's watchdog while data moves: rounds of the pipeline's loop, and no fsync that hangs.
+pub async fn watchdog(shared: Arc<crate::admin::Shared>, period: Duration) {
+    let mut last = 0;
+    let mut ticks = tokio::time::interval(period / 3);
+    loop {
+        ticks.tick().await;
+        let beats = shared.core.beats();
+        let stat = shared.journal.stat();
+        let hanging = stat.fsync_in_flight_ms.is_some_and(|ms| ms > FSYNC_PATIENCE_MS);
+        if beats != last && !hanging {
+            last = beats;
+            let counts = shared.journal.counts();
+            let uplink = shared.bridge.as_ref().map_or("none", |bridge| bridge.status().state.as_str());
+            let line = format!("received {}, pending {}, uplink {uplink}", counts.received, counts.pending);
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog, sd_notify::NotifyState::Status(&line)]);
+        }
+    }
+}
+
+/// The folder and file that a configuration was read from.
+#[must_use]
+pub fn main_file(config: Option<&Path>) -> PathBuf {
+    config.unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE)).to_path_buf()
+}

@@ -1,0 +1,184 @@
+//! Snapshots of what the core knows, written beside the path of data.
+//!
+//! A checkpoint is one batch: the dirty nodes of the host session, the dirty keys of the rules, holds, and the
+//! record id and engine time it is true for. It is taken between two messages, so that replaying the journal from
+//! its id on gives the state of the crash. A thread of its own commits it; while that is busy, what is dirty
+//! keeps gathering, so that a slow disk makes checkpoints rarer and never delays data.
+//!
+//! Invariant: a checkpoint for record *n* is committed only when the journal has *n* on disk. Otherwise a power cut
+//! could leave a checkpoint ahead of the journal, whose ids would then be given twice.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use super::core::Core;
+use crate::buffer::Journal;
+use crate::buffer::record::RecordId;
+use crate::clock::Now;
+use crate::state::{Batch, StateStore};
+
+/// Key of the meta entry.
+pub const META: &[u8] = b"meta";
+/// Prefix of host nodes.
+pub const NODE: &[u8] = b"node/";
+/// Prefix of rule keys.
+pub const RULE: &[u8] = b"rule/";
+/// Key of the holds.
+pub const HOLDS: &[u8] = b"holds";
+/// Prefix of the bridge's checkpoints, written by the bridge.
+pub const BRIDGE: &[u8] = b"bridge/";
+
+/// Time between two checkpoints, ms of engine time.
+const EVERY_MS: u64 = 1_000;
+
+/// For which record and time a checkpoint is true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meta {
+    /// Everything up to this record is in it.
+    pub record: RecordId,
+    /// Engine time in ms.
+    pub engine_ms: u64,
+    /// Highest trusted wall time seen, ms UTC.
+    pub wall_ms: u64,
+}
+
+impl Meta {
+    /// 24 bytes, little-endian.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
+        [self.record, self.engine_ms, self.wall_ms].iter().flat_map(|v| v.to_le_bytes()).collect()
+    }
+
+    /// Inverse of [`Meta::encode`].
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut words = bytes.chunks_exact(8).map(|c| c.try_into().map(u64::from_le_bytes));
+        let mut next = || words.next().and_then(Result::ok);
+        Some(Self { record: next()?, engine_ms: next()?, wall_ms: next()? })
+    }
+}
+
+/// Decides when, and hands batches to the thread that commits them.
+pub struct Checkpointer {
+    jobs: Option<SyncSender<(Batch, Meta)>>,
+    done: Receiver<Result<Meta, (Batch, String)>>,
+    /// What a failed commit did not write; goes with the next one.
+    left: Batch,
+    thread: Option<std::thread::JoinHandle<()>>,
+    /// Taken, and waiting for the journal's disk.
+    waiting: Option<(Batch, Meta)>,
+    next_ms: u64,
+    busy: bool,
+    wall_ms: u64,
+    failures: u64,
+}
+
+impl Checkpointer {
+    /// Starts the committing thread.
+    ///
+    /// # Errors
+    /// The thread can't be made.
+    pub fn spawn(store: Arc<dyn StateStore>) -> std::io::Result<Self> {
+        let (jobs, work) = sync_channel::<(Batch, Meta)>(1);
+        let (tell, done) = sync_channel(4);
+        let thread = std::thread::Builder::new().name("state".to_owned()).spawn(move || {
+            while let Ok((batch, meta)) = work.recv() {
+                let outcome = match store.commit(&batch) {
+                    Ok(()) => Ok(meta),
+                    Err(error) => Err((batch, error.to_string())),
+                };
+                if tell.send(outcome).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { jobs: Some(jobs), done, left: Batch::default(), thread: Some(thread), waiting: None, next_ms: 0, busy: false, wall_ms: 0, failures: 0 })
+    }
+
+    /// Takes a checkpoint when one is due and the last one is committed.
+    pub fn maybe(&mut self, core: &mut Core, now: Now, journal: &Journal) {
+        while let Ok(outcome) = self.done.try_recv() {
+            self.settle(outcome, journal);
+        }
+        if now.trusted {
+            self.wall_ms = self.wall_ms.max(now.wall_ms);
+        }
+        if self.waiting.is_some() {
+            self.submit(journal);
+        } else if !self.busy && now.engine_ms >= self.next_ms {
+            self.next_ms = now.engine_ms + EVERY_MS;
+            self.take(core, now);
+            self.submit(journal);
+        }
+    }
+
+    fn take(&mut self, core: &mut Core, now: Now) {
+        let meta = Meta { record: core.last_record(), engine_ms: now.engine_ms, wall_ms: self.wall_ms };
+        let fresh = core.take_dirty();
+        let mut batch = std::mem::take(&mut self.left);
+        // What is newer wins: within puts by its place, against an older put by removing that.
+        batch.puts.retain(|(key, _)| !fresh.deletes.contains(key));
+        batch.puts.extend(fresh.puts);
+        batch.deletes.extend(fresh.deletes);
+        batch.puts.push((META.to_vec(), meta.encode()));
+        self.waiting = Some((batch, meta));
+    }
+
+    fn submit(&mut self, journal: &Journal) {
+        let Some((batch, meta)) = self.waiting.take() else { return };
+        if journal.durable_id() < meta.record {
+            journal.want_sync();
+            self.waiting = Some((batch, meta));
+            return;
+        }
+        let Some(jobs) = &self.jobs else { return };
+        match jobs.try_send((batch, meta)) {
+            Ok(()) => self.busy = true,
+            // One job at a time: this can only mean that the thread is gone.
+            Err(TrySendError::Full((batch, _)) | TrySendError::Disconnected((batch, _))) => self.left = batch,
+        }
+    }
+
+    fn settle(&mut self, outcome: Result<Meta, (Batch, String)>, journal: &Journal) {
+        self.busy = false;
+        match outcome {
+            Ok(meta) => journal.keep_from(meta.record),
+            Err((batch, error)) => {
+                self.left = batch;
+                self.failures += 1;
+                if self.failures.is_power_of_two() {
+                    tracing::error!(error, failures = self.failures, "the state store can't be written; a restart will replay more of the journal");
+                }
+            }
+        }
+    }
+
+    /// A last checkpoint at a clean stop; waits for it. The journal has synced everything before.
+    pub fn last(mut self, core: &mut Core, now: Now, journal: &Journal) {
+        for fresh in [false, true] {
+            if fresh {
+                self.take(core, now);
+            }
+            self.submit(journal);
+            if self.busy && let Ok(outcome) = self.done.recv() {
+                self.settle(outcome, journal);
+            }
+        }
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meta_round_trips_and_refuses_short_bytes() {
+        let meta = Meta { record: 7, engine_ms: u64::MAX, wall_ms: 3 };
+        assert_eq!(Meta::decode(&meta.encode()), Some(meta));
+        assert_eq!(Meta::decode(&meta.encode()[..23]), None);
+    }
+}

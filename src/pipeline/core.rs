@@ -1,0 +1,451 @@
+//! The pipeline without I/O. See [`super`] for its path.
+//!
+//! Contract: every `handle_*` call does all that follows from its input through [`Ports`] before it returns;
+//! [`Core::poll_timeout`] names the engine time at which [`Core::handle_timeout`] is due; spurious calls do nothing.
+//!
+//! Invariants: a message becomes at most one received record; its acknowledgement waits for that record; what can't
+//! become a record is counted with its reason and acknowledged as refused, so that no client sends it for ever.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde_json::Value as Json;
+use sparkplug::host::{HostEvent, HostSession, Message, ServerId};
+
+use super::ack::Acks;
+use super::latency::Histogram;
+use super::{Appended, Ports};
+use crate::actuation::Actuation;
+use crate::broker::{Event as ClientEvent, Inbound, PubackToken, Qos};
+use crate::buffer::record::{Cause, Class, Key, NewRecord, Origin, RecordId};
+use crate::clock::Now;
+
+/// Messages whose acknowledgement is withheld while the disk is full, at most.
+const MOST_STALLED: usize = 4_096;
+/// Messages that may wait in reorder windows with their acknowledgements, at most; the host's own bounds are tighter.
+const MOST_OPEN: usize = 65_536;
+
+/// What of a message is needed until an event settles it.
+pub(super) struct Open {
+    pub(super) ack: Option<PubackToken>,
+    pub(super) read_at: Instant,
+    pub(super) traceparent: Option<Box<str>>,
+    pub(super) lossless: bool,
+}
+
+/// The pipeline's state. One thread owns it.
+pub struct Core {
+    pub(super) host: HostSession,
+    pub(super) rules: rules::Engine,
+    pub(super) windows: Option<models::Windower>,
+    pub(super) actuation: Actuation,
+    pub(super) settings: Settings,
+    pub(super) counters: Counters,
+    pub(super) latency: Arc<Mutex<Histogram>>,
+    acks: Acks,
+    open: HashMap<u64, Open>,
+    next_tag: u64,
+    pub(super) last_record: RecordId,
+    stalled: VecDeque<(NewRecord, Option<PubackToken>)>,
+    /// Writes that asked for a reply: plan id to the one who waits.
+    pub(super) replies: HashMap<Arc<str>, tokio::sync::oneshot::Sender<Json>>,
+    /// When the bytes that caused a write were read, by plan id.
+    pub(super) stamps: HashMap<Arc<str>, Instant>,
+    /// Interlocks of plans in flight, by plan id.
+    pub(super) guards: HashMap<Arc<str>, Vec<Option<rules::Guard>>>,
+    /// Commands of a match that is not complete yet.
+    pub(super) sequence: Vec<rules::CommandRequest>,
+    /// Plans of rules with `durable = true` whose cause is not on disk yet.
+    pub(super) awaiting_disk: VecDeque<(crate::actuation::Plan, Option<Instant>)>,
+    pub(super) durable: RecordId,
+}
+
+/// What the configuration says to the core.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Gateway id: part of command ids.
+    pub gateway: String,
+    /// Journal epoch: makes command ids unique over rebuilds.
+    pub epoch: String,
+    /// Rules send nothing.
+    pub dry_run: bool,
+    /// Confirmation wait where nothing else is said, ms.
+    pub confirm_timeout_ms: u64,
+    /// Topics outside of Sparkplug's name space whose messages are recorded as `raw`.
+    pub raw: bool,
+}
+
+/// Counts since start, by stable word.
+#[derive(Debug, Clone, Default)]
+pub struct Counters {
+    /// Messages and metrics refused, by reason.
+    pub invalid: BTreeMap<&'static str, u64>,
+    /// Messages without effect, by reason.
+    pub ignored: BTreeMap<&'static str, u64>,
+    /// Metrics resolved.
+    pub metrics: u64,
+    /// Sparkplug messages accepted.
+    pub messages: u64,
+    /// Rule matches.
+    pub matches: u64,
+    /// Rule evaluation errors.
+    pub rule_errors: u64,
+    /// Model results.
+    pub inferences: u64,
+    /// Windows without a verdict, by reason.
+    pub no_verdict: BTreeMap<&'static str, u64>,
+    /// Rebirth requests, by cause.
+    pub rebirths: BTreeMap<&'static str, u64>,
+    /// Two clients under one identity.
+    pub duplicate_identities: u64,
+    /// Acknowledgements withheld since the disk is full, now.
+    pub withheld: u64,
+}
+
+impl Core {
+    /// A core over its parts, as restored.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        host: HostSession,
+        rules: rules::Engine,
+        windows: Option<models::Windower>,
+        actuation: Actuation,
+        last_record: RecordId,
+    ) -> Self {
+        Self {
+            host,
+            rules,
+            windows,
+            actuation,
+            settings,
+            counters: Counters::default(),
+            latency: Arc::default(),
+            acks: Acks::default(),
+            open: HashMap::new(),
+            next_tag: 0,
+            last_record,
+            stalled: VecDeque::new(),
+            replies: HashMap::new(),
+            stamps: HashMap::new(),
+            guards: HashMap::new(),
+            sequence: Vec::new(),
+            awaiting_disk: VecDeque::new(),
+            durable: last_record,
+        }
+    }
+
+    /// Latency from socket read of the cause to socket write of the command.
+    #[must_use]
+    pub fn latency(&self) -> Arc<Mutex<Histogram>> {
+        self.latency.clone()
+    }
+
+    /// Counts since start.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The host session, for listings.
+    #[must_use]
+    pub fn host(&self) -> &HostSession {
+        &self.host
+    }
+
+    /// The host session, for its presence on the broker.
+    pub fn host_mut(&mut self) -> &mut HostSession {
+        &mut self.host
+    }
+
+    /// Takes what of a configuration can change while running. Keyed state is kept where a rule's identity and shape
+    /// are the same.
+    pub fn reconfigure(
+        &mut self,
+        now: Now,
+        packs: Vec<rules::Pack>,
+        host: sparkplug::host::HostConfig,
+        limits: crate::actuation::Limits,
+        dry_run: bool,
+        ports: &mut dyn Ports,
+    ) {
+        self.rules.reload(packs);
+        self.host.reconfigure(host);
+        self.actuation.set_limits(limits);
+        self.settings.dry_run = dry_run;
+        self.settle(now, ports);
+    }
+
+    /// The rule engine, for listings and operators' actions; call [`Core::settle`] after an action.
+    pub fn rules(&mut self) -> &mut rules::Engine {
+        &mut self.rules
+    }
+
+    /// Local writes, for listings and holds.
+    pub fn actuation(&mut self) -> &mut Actuation {
+        &mut self.actuation
+    }
+
+    /// Highest record id appended.
+    #[must_use]
+    pub fn last_record(&self) -> RecordId {
+        self.last_record
+    }
+
+    /// A publish that the broker accepted.
+    pub fn handle_inbound(&mut self, now: Now, inbound: Inbound, ports: &mut dyn Ports) {
+        if !inbound.topic.starts_with("spBv1.0/") {
+            self.handle_raw(now, inbound, ports);
+            return;
+        }
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        if self.open.len() >= MOST_OPEN {
+            self.count_invalid("too_many_open");
+            if let Some(ack) = inbound.ack {
+                ack.refuse();
+            }
+            return;
+        }
+        self.open.insert(
+            tag,
+            Open {
+                lossless: inbound.qos.is_some_and(|q| q > Qos::AtMostOnce),
+                ack: inbound.ack,
+                read_at: inbound.received_at,
+                traceparent: inbound.traceparent,
+            },
+        );
+        self.host.handle_message(
+            now.engine_ms,
+            &Message {
+                topic: &inbound.topic,
+                payload: &inbound.payload,
+                received_ms: now.wall_ms,
+                client: inbound.client,
+                server: ServerId(0),
+                // A publish that reaches the gateway through its own broker is live, whatever its RETAIN flag
+                // says; retained copies are never delivered to the tap.
+                retained: false,
+                will: inbound.will,
+                tag,
+            },
+        );
+        self.settle(now, ports);
+    }
+
+    /// A client of the broker came or went.
+    pub fn handle_client(&mut self, now: Now, event: &ClientEvent) {
+        match event {
+            ClientEvent::Connected { client, user, address, protocol } => {
+                tracing::debug!(%client, ?user, %address, protocol, "client connected");
+            }
+            ClientEvent::Disconnected { client, reason } => {
+                tracing::debug!(%client, reason, at_ms = now.wall_ms, "client disconnected");
+            }
+        }
+    }
+
+    /// Everything up to this record is on disk.
+    pub fn handle_durable(&mut self, now: Now, id: RecordId, ports: &mut dyn Ports) {
+        self.acks.release(id);
+        self.durable = self.durable.max(id);
+        self.release_durable_commands(now, ports);
+    }
+
+    /// Releases acknowledgements whose records are only in memory (`ack = "memory"`).
+    pub fn acknowledge_from_memory(&mut self) {
+        self.acks.release(self.last_record);
+    }
+
+    /// Whether an acknowledgement waits for the disk.
+    #[must_use]
+    pub fn acks_waiting(&self) -> bool {
+        self.acks.any()
+    }
+
+    /// Fires what is due.
+    pub fn handle_timeout(&mut self, now: Now, ports: &mut dyn Ports) {
+        self.host.handle_timeout(now.engine_ms);
+        self.rules.advance_to(now.engine_ms);
+        self.with_gate(now, ports, |actuation, gate| actuation.handle_timeout(now.engine_ms, gate));
+        self.retry_stalled(ports);
+        self.settle(now, ports);
+    }
+
+    /// Engine time in ms of the next timer.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        [self.host.poll_timeout(), self.rules.poll_timeout(), self.actuation.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Takes everything that the parts want to tell, until none of them has anything left.
+    pub fn settle(&mut self, now: Now, ports: &mut dyn Ports) {
+        loop {
+            let mut quiet = true;
+            while let Some(transmit) = self.host.poll_transmit() {
+                ports.publish(transmit, None);
+                quiet = false;
+            }
+            while let Some(event) = self.host.poll_event() {
+                self.handle_host_event(now, event, ports);
+                quiet = false;
+            }
+            quiet &= !self.drain_rules(now, ports);
+            quiet &= !self.drain_actuation(now, ports);
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    /// The state a stop leaves behind: what waits for reordering is refused so that its sender keeps it.
+    pub fn handle_stop(&mut self, now: Now, ports: &mut dyn Ports) {
+        let death = self.host.stop(ServerId(0), now.wall_ms);
+        ports.publish(death, None);
+        self.settle(now, ports);
+        // Dropped tokens close the sessions: their clients send again after the restart.
+        self.open.clear();
+    }
+
+    fn handle_raw(&mut self, now: Now, inbound: Inbound, ports: &mut dyn Ports) {
+        if !self.settings.raw {
+            if let Some(ack) = inbound.ack {
+                ack.accept();
+            }
+            return;
+        }
+        let record = NewRecord {
+            class: Class::Raw,
+            origin: Origin::Received,
+            engine_ms: now.engine_ms,
+            received_ms: now.wall_ms,
+            clock_trusted: now.trusted,
+            key: Key { group: None, node: None, device: None },
+            seq: None,
+            bdseq: None,
+            schema: None,
+            cause: None,
+            traceparent: inbound.traceparent,
+            body: inbound.payload,
+            extra: vec![("topic".into(), inbound.topic.as_ref().into())],
+        };
+        let lossless = inbound.qos.is_some_and(|q| q > Qos::AtMostOnce);
+        self.append_received(record, inbound.ack, lossless, ports);
+    }
+
+    /// Appends a received record and ties its acknowledgement to it. Returns its id; 0 when the disk is full: rules
+    /// still see the message.
+    pub(super) fn append_received(
+        &mut self,
+        record: NewRecord,
+        ack: Option<PubackToken>,
+        lossless: bool,
+        ports: &mut dyn Ports,
+    ) -> RecordId {
+        if !self.stalled.is_empty() && lossless {
+            // Order among acknowledged messages is kept: behind one that waits, everything waits.
+            return self.stall(record, ack, ports);
+        }
+        match ports.append(record) {
+            Appended::Stored(stored) => {
+                self.last_record = stored.id;
+                if let Some(ack) = ack {
+                    self.acks.wait(stored.id, ack);
+                }
+                stored.id
+            }
+            Appended::Full(record) if lossless => self.stall(*record, ack, ports),
+            Appended::Full(record) => {
+                ports.dropped(&record, "disk_full");
+                0
+            }
+            Appended::Stopped => 0,
+        }
+    }
+
+    fn stall(&mut self, record: NewRecord, ack: Option<PubackToken>, ports: &mut dyn Ports) -> RecordId {
+        if self.stalled.len() >= MOST_STALLED {
+            // The token is dropped: the session closes, and its client sends the message again.
+            ports.dropped(&record, "disk_full");
+            return 0;
+        }
+        self.stalled.push_back((record, ack));
+        self.counters.withheld = self.stalled.len() as u64;
+        0
+    }
+
+    fn retry_stalled(&mut self, ports: &mut dyn Ports) {
+        while let Some((record, ack)) = self.stalled.pop_front() {
+            match ports.append(record) {
+                Appended::Stored(stored) => {
+                    self.last_record = stored.id;
+                    if let Some(ack) = ack {
+                        self.acks.wait(stored.id, ack);
+                    }
+                }
+                Appended::Full(record) => {
+                    self.stalled.push_front((*record, ack));
+                    break;
+                }
+                Appended::Stopped => break,
+            }
+        }
+        self.counters.withheld = self.stalled.len() as u64;
+    }
+
+    /// Appends a record that was made here. Returns its id, 0 when there is no room.
+    pub(super) fn append_derived(
+        &mut self,
+        now: Now,
+        class: Class,
+        key: Key,
+        cause: Option<Cause>,
+        body: &Json,
+        ports: &mut dyn Ports,
+    ) -> RecordId {
+        let record = NewRecord {
+            class,
+            origin: Origin::Derived,
+            engine_ms: now.engine_ms,
+            received_ms: now.wall_ms,
+            clock_trusted: now.trusted,
+            key,
+            seq: None,
+            bdseq: None,
+            schema: None,
+            cause,
+            traceparent: None,
+            body: Bytes::from(body.to_string()),
+            extra: Vec::new(),
+        };
+        match ports.append(record) {
+            Appended::Stored(stored) => {
+                self.last_record = stored.id;
+                stored.id
+            }
+            Appended::Full(record) => {
+                ports.dropped(&record, "disk_full");
+                0
+            }
+            Appended::Stopped => 0,
+        }
+    }
+
+    pub(super) fn take_open(&mut self, tag: u64) -> Option<Open> {
+        self.open.remove(&tag)
+    }
+
+    pub(super) fn count_invalid(&mut self, reason: &'static str) {
+        *self.counters.invalid.entry(reason).or_default() += 1;
+    }
+
+    fn handle_host_event(&mut self, now: Now, event: HostEvent, ports: &mut dyn Ports) {
+        super::host_events::handle(self, now, event, ports);
+    }
+}

@@ -1,0 +1,57 @@
+//! The path of a message: MQTT bytes in, records, commands and model requests out.
+//!
+//! [`core::Core`] is the whole of it without I/O: it takes publishes, model results, requests and time, and acts
+//! through [`Ports`]. [`task`] is the thread that owns a core and gives it real ports. [`convert`] is the only
+//! file that knows the vocabularies of two crates at once.
+//!
+//! ```text
+//! Inbound ─ HostSession ─ HostEvent ─ journal (id) ─ rules ─┬─ alarm ─ journal
+//!                                          │                ├─ write ─ broker, journal
+//!                                          │                └─ score event ◄─ journal ◄─ model result
+//!                                          └─ windows ─ model request ─ runner
+//! ```
+
+pub mod ack;
+pub mod bodies;
+pub mod checkpoint;
+pub mod convert;
+pub mod core;
+mod derived;
+pub mod encode;
+mod host_events;
+pub mod latency;
+pub mod recover;
+pub mod subject;
+pub mod task;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::buffer::record::{NewRecord, Record};
+
+/// What a core does to the outside. Real ports are the journal, the broker and the model runner; a simulation
+/// gives its own.
+pub trait Ports {
+    /// Appends a record; it is readable at once and durable later.
+    fn append(&mut self, record: NewRecord) -> Appended;
+
+    /// Publishes to the devices' broker. `stamp` is when the bytes that led to it were read, if they were.
+    fn publish(&mut self, transmit: sparkplug::host::Transmit, stamp: Option<Instant>);
+
+    /// Hands a window to the models. Never waits: what can't be taken is counted there.
+    fn infer(&mut self, request: models::Request);
+
+    /// Counts a record that could not be appended, so that the counters' identity holds.
+    fn dropped(&mut self, record: &NewRecord, reason: &'static str);
+}
+
+/// How an append went.
+#[derive(Debug)]
+pub enum Appended {
+    /// In the journal under an id.
+    Stored(Arc<Record>),
+    /// No room on disk now; the record comes back.
+    Full(Box<NewRecord>),
+    /// The journal has stopped for good; the process is about to end, and nothing is acknowledged any more.
+    Stopped,
+}

@@ -1,0 +1,307 @@
+//! From the last checkpoint and the journal to the state of the crash.
+//!
+//! Records newer than the checkpoint are replayed with their recorded times. A replay sends nothing: commands are
+//! left out, alarms and other derived records are appended only when their cause is not in the journal yet.
+
+use std::collections::HashSet;
+
+use serde_json::Value as Json;
+use sparkplug::host::{HostSession, RecordKind};
+use sparkplug::payload::{ResolvedPayload, decode_resolved};
+use sparkplug::topic::NodeId;
+
+use super::checkpoint::{HOLDS, META, Meta, NODE, RULE};
+use super::convert::{key_of_rule, rule_event, rule_key, stable_hash};
+use super::bodies;
+use crate::actuation::{Actuation, Hold};
+use crate::buffer::Journal;
+use crate::buffer::record::{Cause, Class, NewRecord, Origin, Record};
+use crate::clock::Now;
+use crate::state::{Batch, StateStore};
+
+use super::core::Core;
+
+/// What was brought back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Checkpoint that was found.
+    pub meta: Option<Meta>,
+    /// Host snapshots taken back.
+    pub nodes: usize,
+    /// Rule keys taken back.
+    pub keys: usize,
+    /// Snapshots that could not be used; the node is asked for its birth, the key starts anew.
+    pub unusable: usize,
+    /// Records replayed.
+    pub replayed: u64,
+    /// Derived records that the crash had left out.
+    pub completed: u64,
+}
+
+/// Reads the checkpoint's meta entry.
+///
+/// # Errors
+/// The store can't be read.
+pub fn meta(store: &dyn StateStore) -> Result<Option<Meta>, crate::state::StateError> {
+    Ok(store.get(META)?.and_then(|bytes| Meta::decode(&bytes)))
+}
+
+/// Takes the checkpoint's snapshots back into host, rules and holds.
+///
+/// # Errors
+/// The store can't be read; a single snapshot that can't be used is counted instead.
+pub fn load(
+    store: &dyn StateStore,
+    now: Now,
+    host: &mut HostSession,
+    rules: &mut rules::Engine,
+    actuation: &mut Actuation,
+) -> Result<Restored, crate::state::StateError> {
+    let mut restored = Restored { meta: meta(store)?, ..Restored::default() };
+    for pair in store.scan_prefix(NODE) {
+        let (_, bytes) = pair?;
+        match host.restore_node(now.engine_ms, now.wall_ms, &bytes) {
+            Ok(()) => restored.nodes += 1,
+            Err(error) => {
+                restored.unusable += 1;
+                tracing::warn!(%error, "a node's snapshot can't be used");
+            }
+        }
+    }
+    for pair in store.scan_prefix(RULE) {
+        let (key, bytes) = pair?;
+        let key = key.get(RULE.len()..).unwrap_or_default();
+        match rules.restore(key, &bytes) {
+            Ok(()) => restored.keys += 1,
+            Err(error) => {
+                restored.unusable += 1;
+                tracing::warn!(%error, "a rule key's snapshot can't be used");
+            }
+        }
+    }
+    if let Some(bytes) = store.get(HOLDS)? {
+        for hold in holds_from(&bytes) {
+            // Their number was bounded when they were taken.
+            let _ = actuation.holds().set(hold);
+        }
+        actuation.holds().take_changed();
+    }
+    Ok(restored)
+}
+
+impl Core {
+    /// Replays what the journal has after the checkpoint.
+    ///
+    /// # Errors
+    /// The journal can't be read.
+    pub fn replay(&mut self, journal: &Journal, after: u64, restored: &mut Restored) -> Result<(), crate::buffer::ReadError> {
+        let known = journal.derived_causes(after)?;
+        for record in journal.replay(after) {
+            let record = record?;
+            restored.replayed += 1;
+            self.replay_record(&record, &known, journal, restored);
+        }
+        Ok(())
+    }
+
+    fn replay_record(&mut self, record: &Record, known: &HashSet<Cause>, journal: &Journal, restored: &mut Restored) {
+        let now = Now { engine_ms: record.engine_ms, wall_ms: record.received_ms, trusted: record.clock_trusted };
+        self.rules.advance_to(now.engine_ms);
+        self.complete(now, known, journal, restored);
+        let (Some(group), Some(node)) = (&record.key.group, &record.key.node) else { return };
+        let device = record.key.device.as_ref();
+        let id = NodeId { group: group.clone(), node: node.clone() };
+        match (record.class, record.origin) {
+            (Class::Birth | Class::Data, _) => {
+                let Ok(payload) = decode_resolved(&record.body) else { return };
+                let kind = if record.class == Class::Birth { RecordKind::Birth } else { RecordKind::Data };
+                self.host.apply_record(now.engine_ms, kind, &id, device.map(AsRef::as_ref), record.received_ms, &payload);
+                let key = rule_key(group, node, device);
+                for (index, metric) in payload.metrics.iter().enumerate() {
+                    let index = u32::try_from(index).unwrap_or(u32::MAX);
+                    let event = rule_event(&key, metric, record.id, index, now.engine_ms, record.received_ms);
+                    self.rules.handle_event(&event);
+                }
+                if record.class == Class::Birth {
+                    self.rules.handle_birth(&key, now.engine_ms);
+                }
+            }
+            (Class::Death, _) => {
+                let payload = ResolvedPayload { seq: record.seq, bdseq: record.bdseq, ..ResolvedPayload::default() };
+                self.host.apply_record(
+                    now.engine_ms,
+                    RecordKind::Death,
+                    &id,
+                    device.map(AsRef::as_ref),
+                    record.received_ms,
+                    &payload,
+                );
+                let cause = match body(record).get("cause").and_then(Json::as_str) {
+                    Some("will") => rules::DeathCause::Will,
+                    Some("stale") => rules::DeathCause::Stale,
+                    Some("node") => rules::DeathCause::Node,
+                    _ => rules::DeathCause::Death,
+                };
+                self.rules.handle_death(&rule_key(group, node, device), now.engine_ms, cause);
+            }
+            (Class::Inference, _) => {
+                let body = body(record);
+                let text = |key: &str| body.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
+                if body.get("shadow").and_then(Json::as_bool) == Some(true) {
+                    return;
+                }
+                let asked = Some(text("asked")).filter(|name| !name.is_empty()).unwrap_or_else(|| text("model"));
+                let score = body.get("score").and_then(Json::as_f64).unwrap_or(f64::NAN);
+                let model: std::sync::Arc<str> = asked.into();
+                self.rules.handle_event(&rules::Event {
+                    key: rule_key(group, node, device),
+                    metric: model.clone(),
+                    value: rules::Value::Double(score),
+                    datatype: "Double",
+                    quality: 192,
+                    time_ms: body.pointer("/span_ms/1").and_then(Json::as_i64).unwrap_or_default(),
+                    engine_ms: now.engine_ms,
+                    historical: false,
+                    unchanged: false,
+                    record: record.id,
+                    index: 0,
+                    kind: rules::EventKind::Score { model },
+                });
+            }
+            (Class::Alarm, _) => self.replay_operator(now, record),
+            (Class::Command | Class::Schema | Class::Embedding | Class::Gap | Class::Status | Class::Raw, _) => {}
+        }
+        self.complete(now, known, journal, restored);
+    }
+
+    /// What people did to alarms is state too, and only the journal knows it.
+    fn replay_operator(&mut self, now: Now, record: &Record) {
+        let body = body(record);
+        let text = |key: &str| body.get(key).and_then(Json::as_str).unwrap_or_default();
+        if text("by").is_empty() {
+            return;
+        }
+        let (id, by) = (text("id"), text("by"));
+        let for_ms = body.get("for_ms").and_then(Json::as_u64).unwrap_or(0);
+        let done = match text("event") {
+            "ack" => self.rules.ack_alarm(id, by, text("note"), now.engine_ms),
+            "shelve" => self.rules.shelve_alarm(id, by, for_ms, now.engine_ms),
+            "unshelve" => self.rules.unshelve_alarm(id, by, now.engine_ms),
+            "suppress" => self.rules.suppress_alarm(id, by, true, now.engine_ms),
+            "unsuppress" => self.rules.suppress_alarm(id, by, false, now.engine_ms),
+            "reset" => self.rules.reset_alarm(id, by, now.engine_ms),
+            _ => return,
+        };
+        if let Err(error) = done {
+            tracing::debug!(%error, id, "an operator's action does not apply any more");
+        }
+        // Its record is in the journal already.
+        while self.rules.poll_output().is_some() {}
+    }
+
+    /// Appends the alarms that the crash left out; everything else a replay makes is dropped.
+    fn complete(&mut self, now: Now, known: &HashSet<Cause>, journal: &Journal, restored: &mut Restored) {
+        while let Some(output) = self.rules.poll_output() {
+            let rules::Output::Alarm(event) = output else { continue };
+            let cause = Cause {
+                record: event.cause.0,
+                rule: stable_hash(&event.rule) ^ stable_hash(event.event.as_str()),
+                index: event.cause.1,
+            };
+            if known.contains(&cause) {
+                continue;
+            }
+            let key = key_of_rule(&event.key);
+            let appended = journal.append(NewRecord {
+                class: Class::Alarm,
+                origin: Origin::Derived,
+                engine_ms: now.engine_ms,
+                received_ms: now.wall_ms,
+                clock_trusted: now.trusted,
+                key,
+                seq: None,
+                bdseq: None,
+                schema: None,
+                cause: Some(cause),
+                traceparent: None,
+                body: bodies::alarm(&event, now.wall_ms).to_string().into(),
+                extra: Vec::new(),
+            });
+            if let Ok(record) = appended {
+                self.last_record = record.id;
+                restored.completed += 1;
+            }
+        }
+    }
+
+    /// What changed since the last checkpoint.
+    pub fn take_dirty(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        for snapshot in self.host.dirty_nodes() {
+            batch.put(node_key(&snapshot.node, snapshot.device.as_deref()), snapshot.bytes);
+        }
+        for (key, bytes) in self.rules.dirty_keys() {
+            let key = [RULE, key.as_slice()].concat();
+            match bytes {
+                Some(bytes) => batch.put(key, bytes),
+                None => batch.delete(key),
+            }
+        }
+        if self.actuation.holds().take_changed() {
+            batch.put(HOLDS, holds_bytes(&mut self.actuation));
+        }
+        batch
+    }
+}
+
+fn body(record: &Record) -> Json {
+    serde_json::from_slice(&record.body).unwrap_or(Json::Null)
+}
+
+/// Ids hold no U+0000, so it separates.
+fn node_key(node: &NodeId, device: Option<&str>) -> Vec<u8> {
+    let mut key = NODE.to_vec();
+    key.extend_from_slice(node.group.as_bytes());
+    key.push(0);
+    key.extend_from_slice(node.node.as_bytes());
+    if let Some(device) = device {
+        key.push(0);
+        key.extend_from_slice(device.as_bytes());
+    }
+    key
+}
+
+fn holds_bytes(actuation: &mut Actuation) -> Vec<u8> {
+    let list: Vec<Json> = actuation
+        .holds()
+        .iter()
+        .map(|hold| {
+            serde_json::json!({
+                "target": bodies::target(&hold.target),
+                "until_ms": hold.until_ms,
+                "by": hold.by.as_ref(),
+            })
+        })
+        .collect();
+    Json::Array(list).to_string().into_bytes()
+}
+
+fn holds_from(bytes: &[u8]) -> Vec<Hold> {
+    let list: Json = serde_json::from_slice(bytes).unwrap_or_default();
+    list.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|item| {
+            let text = |pointer: &str| item.pointer(pointer).and_then(Json::as_str);
+            Some(Hold {
+                target: crate::actuation::Target {
+                    group: text("/target/group")?.into(),
+                    node: text("/target/node")?.into(),
+                    device: text("/target/device").map(Into::into),
+                },
+                until_ms: item.get("until_ms").and_then(Json::as_u64)?,
+                by: text("/by")?.into(),
+            })
+        })
+        .collect()
+}

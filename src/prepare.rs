@@ -1,0 +1,204 @@
+//! Everything between a configuration file and binding the first socket. `run` and `validate` both come here, so
+//! that what is approved is what starts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use models::{BackendPreference, Registry};
+
+use crate::admin::auth::Token;
+use crate::config::Config;
+use crate::config::load::{Diagnostic, Loaded};
+use crate::packs;
+
+/// A configuration with all that it names, read and checked.
+pub struct Prepared {
+    /// The configuration and where its values come from.
+    pub loaded: Loaded<Config>,
+    /// Rule packs.
+    pub packs: Vec<rules::Pack>,
+    /// Models that are right on this machine.
+    pub registry: Option<Registry>,
+    /// Models that are not, with the reason; the gateway runs without them.
+    pub model_errors: Vec<String>,
+    /// Token for writes over TCP.
+    pub token: Option<Token>,
+}
+
+/// Reads the files and everything they name.
+///
+/// # Errors
+/// Every mistake at once.
+pub fn prepare(file: Option<&Path>, folder: Option<&Path>) -> Result<Prepared, Vec<Diagnostic>> {
+    let loaded = Config::read(file, folder)?;
+    let main = file.unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE)).to_path_buf();
+    from_loaded(loaded, &main)
+}
+
+/// As [`prepare`], from a configuration that was read already.
+///
+/// # Errors
+/// Every mistake at once.
+pub fn from_loaded(loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<Diagnostic>> {
+    let config = &loaded.value;
+    let mut wrong = Vec::new();
+    let mut say = |message: String| wrong.push(Diagnostic { file: main.to_path_buf(), place: None, message });
+    if let Err(error) = tracing_subscriber::EnvFilter::try_new(&config.log.filter) {
+        say(format!("log.filter `{}`: {error}", config.log.filter));
+    }
+    let token = match config.admin.token_file.as_deref().map(Token::read).transpose() {
+        Ok(token) => token,
+        Err(error) => {
+            say(error.to_string());
+            None
+        }
+    };
+    for error in crate::broker::check(&config.mqtt) {
+        say(error);
+    }
+    if let Some(bridge) = &config.bridge
+        && let Err(errors) = bridge.check()
+    {
+        for error in errors {
+            say(error);
+        }
+    }
+    if let Err(error) = usable_folder(&config.gateway.data_dir) {
+        say(format!("gateway.data_dir {}: {error}", config.gateway.data_dir.display()));
+    }
+    let preference = match BackendPreference::parse(&config.models.backend) {
+        Ok(preference) => preference,
+        Err(error) => {
+            say(format!("models.backend: {error}"));
+            BackendPreference::builtin()
+        }
+    };
+    let packs = match packs::configured(&config.rules) {
+        Ok(packs) => packs,
+        Err(errors) => {
+            wrong.extend(errors);
+            Vec::new()
+        }
+    };
+    let (registry, model_errors) = load_models(config, &preference, main, &mut wrong);
+    if wrong.is_empty() {
+        Ok(Prepared { loaded, packs, registry, model_errors, token })
+    } else {
+        Err(wrong)
+    }
+}
+
+/// The models a configuration names. One that fails its golden rows on this machine is left out with its reason:
+/// a gateway without a model is better than no gateway.
+fn load_models(
+    config: &Config,
+    preference: &BackendPreference,
+    main: &Path,
+    wrong: &mut Vec<Diagnostic>,
+) -> (Option<Registry>, Vec<String>) {
+    let mut sources: Vec<models::Source> =
+        config.models.paths.iter().filter(|path| path.is_dir()).cloned().map(models::Source::Dir).collect();
+    let shipped = models::shipped();
+    for name in &config.models.use_shipped {
+        if name == "*" {
+            sources.push(models::Source::Embedded);
+        } else if shipped.contains(&name.as_str()) {
+            sources.push(models::Source::EmbeddedOne(name.as_str().into()));
+        } else {
+            let near = crate::config::load::nearest(name, shipped.iter().copied());
+            wrong.push(Diagnostic {
+                file: main.to_path_buf(),
+                place: None,
+                message: near.map_or_else(
+                    || format!("models.use_shipped: no model `{name}` is built in"),
+                    |near| format!("models.use_shipped: no model `{name}` is built in; did you mean `{near}`?"),
+                ),
+            });
+        }
+    }
+    if sources.is_empty() {
+        return (None, Vec::new());
+    }
+    let (registry, errors) = Registry::load_usable(&sources, preference);
+    let errors = errors.iter().map(ToString::to_string).collect();
+    let any = registry.models().next().is_some();
+    (any.then_some(registry), errors)
+}
+
+fn usable_folder(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let probe = folder.join(".write-probe");
+    std::fs::write(&probe, b"sparkgate")?;
+    std::fs::remove_file(&probe)
+}
+
+/// SHA-256 of the configuration in force, hex: shown on the page, so that what runs can be compared with a file.
+#[must_use]
+pub fn config_hash(config: &Config) -> String {
+    use sha2::Digest;
+    let text = toml::to_string(config).unwrap_or_default();
+    let digest = sha2::Sha256::digest(text.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The host session's settings.
+#[must_use]
+pub fn host_config(config: &Config) -> sparkplug::host::HostConfig {
+    let defaults = sparkplug::host::HostConfig::default();
+    sparkplug::host::HostConfig {
+        host_id: config.host_id().into(),
+        reorder_timeout_ms: config.host.reorder_timeout.as_millis(),
+        rebirth: sparkplug::host::RebirthPolicy {
+            enabled: config.host.rebirth.enabled,
+            cooldown_ms: config.host.rebirth.cooldown.as_millis(),
+            ..defaults.rebirth
+        },
+        command_devices: !config.writes.read_only,
+        ..defaults
+    }
+}
+
+/// The journal's settings.
+#[must_use]
+pub fn buffer_config(config: &Config) -> crate::buffer::Config {
+    let (hot, warm) = (&config.buffer.hot, &config.buffer.warm);
+    crate::buffer::Config {
+        hot_ttl_ms: hot.ttl.as_millis(),
+        hot_max_bytes: hot.max.0,
+        warm_ttl_ms: warm.ttl.as_millis(),
+        warm_max_bytes: warm.max.0,
+        sync_ms: warm.sync.as_millis(),
+        segment_bytes: warm.segment.0,
+        keep_acked_ms: warm.keep_delivered.as_millis(),
+        ..crate::buffer::Config::default()
+    }
+}
+
+/// Limits of local writes.
+#[must_use]
+pub fn write_limits(config: &Config) -> crate::actuation::Limits {
+    crate::actuation::Limits {
+        read_only: config.writes.read_only,
+        max_per_second: config.writes.max_per_second,
+        ..crate::actuation::Limits::default()
+    }
+}
+
+/// The journal's folder.
+#[must_use]
+pub fn journal_folder(config: &Config) -> PathBuf {
+    config.gateway.data_dir.join("journal")
+}
+
+/// The state store's folder.
+#[must_use]
+pub fn state_folder(config: &Config) -> PathBuf {
+    config.gateway.data_dir.join("state")
+}
+
+/// Shared by everything that needs the models' manifests.
+#[must_use]
+pub fn windower(registry: &Registry) -> models::Windower {
+    let manifests: Vec<Arc<models::Manifest>> = registry.manifests();
+    models::Windower::new(&manifests, models::WindowerConfig::default())
+}

@@ -1,0 +1,239 @@
+//! A gateway as a child process, with a configuration and folders of its own.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use super::until;
+
+/// A running (or killed) gateway. Dropping it kills the process and removes its folder.
+pub struct Gateway {
+    folder: tempfile::TempDir,
+    config: String,
+    child: Option<Child>,
+    log: Arc<Mutex<Vec<String>>>,
+    pub mqtt: SocketAddr,
+    pub admin: SocketAddr,
+}
+
+/// An address on loopback that nobody uses now.
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address")
+}
+
+/// How a gateway is made.
+pub struct Builder {
+    id: String,
+    more: String,
+    bridge: Option<String>,
+    ready: bool,
+}
+
+impl Builder {
+    /// Adds TOML at the end of the configuration.
+    pub fn config(mut self, more: &str) -> Self {
+        self.more.push_str(more);
+        self
+    }
+
+    pub fn id(mut self, id: &str) -> Self {
+        id.clone_into(&mut self.id);
+        self
+    }
+
+    /// Bridges to this NATS URL.
+    pub fn bridge(mut self, url: &str) -> Self {
+        self.bridge = Some(url.to_owned());
+        self
+    }
+
+    pub fn start(self) -> Gateway {
+        let (mqtt, admin) = (free_address(), free_address());
+        let folder = tempfile::tempdir().expect("a folder");
+        let bridge = self.bridge.map(|url| format!("[bridge]\nurls = [\"{url}\"]\n")).unwrap_or_default();
+        let config = format!(
+            "[gateway]\nid = \"{}\"\ndata_dir = \"{}\"\n[mqtt]\nlisten = [\"{mqtt}\"]\n[admin]\nlisten = \"{admin}\"\n{bridge}{}",
+            self.id,
+            folder.path().join("data").display(),
+            self.more,
+        );
+        let mut gateway = Gateway { folder, config, child: None, log: Arc::default(), mqtt, admin };
+        gateway.spawn();
+        if self.ready {
+            gateway.wait_ready();
+        }
+        gateway
+    }
+}
+
+impl Gateway {
+    pub fn builder() -> Builder {
+        Builder { id: "test".to_owned(), more: String::new(), bridge: None, ready: true }
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn config_file(&self) -> PathBuf {
+        self.folder.path().join("sparkgate.toml")
+    }
+
+    fn spawn(&mut self) {
+        std::fs::write(self.config_file(), &self.config).expect("configuration");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sparkgate"))
+            .args(["run", "-c"])
+            .arg(self.config_file())
+            .env_remove("NOTIFY_SOCKET")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sparkgate starts");
+        let (stderr, log) = (child.stderr.take().expect("stderr"), self.log.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                log.lock().expect("log").push(line);
+            }
+        });
+        self.child = Some(child);
+    }
+
+    pub fn wait_ready(&mut self) {
+        let admin = self.admin;
+        let log = self.log.clone();
+        let child = self.child.as_mut().expect("running");
+        until("the gateway is ready", 60, || {
+            if let Some(status) = child.try_wait().expect("wait") {
+                panic!("the gateway ended with {status}:\n{}", log.lock().unwrap().join("\n"));
+            }
+            (get(admin, "/readyz").ok()?.0 == 200).then_some(())
+        });
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("kill");
+            child.wait().expect("wait");
+        }
+    }
+
+    /// SIGTERM; returns the exit status.
+    pub fn stop(&mut self) -> std::process::ExitStatus {
+        let mut child = self.child.take().expect("running");
+        let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
+        assert!(killed.success());
+        until("the gateway stops", 20, || child.try_wait().expect("wait"))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("running").id()
+    }
+
+    pub fn restart(&mut self) {
+        self.kill();
+        self.spawn();
+        self.wait_ready();
+    }
+
+    pub fn log(&self) -> String {
+        self.log.lock().expect("log").join("\n")
+    }
+
+    /// `GET path` as JSON.
+    pub fn json(&self, path: &str) -> Value {
+        let (status, body) = get(self.admin, path).expect("the gateway answers");
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).expect("JSON")
+    }
+
+    pub fn status(&self) -> Value {
+        self.json("/api/status")
+    }
+
+    /// Runs a verb of the tool against this gateway: exit code, stdout, stderr.
+    pub fn tool(&self, args: &[&str]) -> (i32, String, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_sparkgate"))
+            .args(args)
+            .env("SPARKGATE_CONFIG", self.config_file())
+            .output()
+            .expect("the tool runs");
+        (
+            output.status.code().unwrap_or(-1),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    }
+
+    /// Checks the contract's identity of counters once, and returns the status.
+    pub fn check_identity(&self) -> Value {
+        let status = self.status();
+        let n = |key: &str| status[key].as_u64().unwrap_or_else(|| panic!("{key} in {status}"));
+        let dropped: u64 = status["dropped"].as_object().expect("dropped").values().filter_map(Value::as_u64).sum();
+        assert_eq!(
+            n("received") + n("derived"),
+            n("published") + n("pending") + n("filtered") + dropped,
+            "{status:#}"
+        );
+        status
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of the gateway\n{}\n---", self.log());
+        }
+        self.kill();
+    }
+}
+
+/// A small HTTP/1.1 GET: status and body.
+pub fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
+    request(address, "GET", path, "", "")
+}
+
+/// A small HTTP/1.1 request; `headers` are lines with `\r\n` at their ends.
+pub fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> std::io::Result<(u16, String)> {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(20)))?;
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n{headers}\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+    let body = if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { unchunk(body) } else { body.to_owned() };
+    Ok((status, body))
+}
+
+fn unchunk(mut body: &str) -> String {
+    let mut out = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let Ok(size) = usize::from_str_radix(size.trim(), 16) else { break };
+        if size == 0 || rest.len() < size {
+            break;
+        }
+        out.push_str(&rest[..size]);
+        body = rest[size..].trim_start_matches("\r\n");
+    }
+    out
+}

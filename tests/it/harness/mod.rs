@@ -1,0 +1,21 @@
+//! What the stories share: a gateway process, a NATS server, foreign clients, waiting with a deadline.
+
+pub mod gateway;
+pub mod mqtt;
+pub mod nats;
+pub mod tools;
+
+use std::time::{Duration, Instant};
+
+/// Polls until `look` returns a value; fails with `what` after the deadline.
+pub fn until<T>(what: &str, seconds: u64, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {seconds} s: {what}");
+        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}

