@@ -1,0 +1,4 @@
+//! The engine.
+/// A guard.
+#[derive(Clone, Debug)]
+pub struct Guard {}
