@@ -13,6 +13,7 @@ pub mod host;
 pub mod metric;
 pub mod payload;
 pub mod property;
+pub mod proto;
 pub mod seq;
 pub mod state;
 pub mod template;

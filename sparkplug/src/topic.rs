@@ -425,8 +425,12 @@ pub fn check_id(level: Level, id: &str) -> Result<(), TopicError> {
     if id.is_empty() {
         return Err(TopicError::Empty { level });
     }
-    match id.chars().find(|c| matches!(c, '+' | '/' | '#' | '\0')) {
-        Some(found) => Err(TopicError::Character { level, found }),
+    // All four are ASCII, so that bytes tell.
+    match id.bytes().find(|c| matches!(c, b'+' | b'/' | b'#' | 0)) {
+        Some(found) => Err(TopicError::Character {
+            level,
+            found: char::from(found),
+        }),
         None => Ok(()),
     }
 }

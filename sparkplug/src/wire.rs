@@ -51,29 +51,41 @@ impl<'a> Reader<'a> {
     /// The next field's number and wire type; `None` at the end.
     #[inline]
     pub(crate) fn field(&mut self) -> Result<Option<(u32, Wire)>, WireError> {
-        let [first, rest @ ..] = self.rest else {
-            return Ok(None);
-        };
-        let key = if *first < 0x80 {
-            self.rest = rest;
-            u64::from(*first)
-        } else {
-            self.varint()?
-        };
-        let wire = match key & 7 {
-            0 => Wire::Varint,
-            1 => Wire::Fixed64,
-            2 => Wire::Bytes,
-            5 => Wire::Fixed32,
-            _ => return Err(WireError::Tag(key)),
-        };
-        match u32::try_from(key >> 3) {
-            Ok(number) if number != 0 && number < 1 << 29 => Ok(Some((number, wire))),
-            _ => Err(WireError::Tag(key)),
+        match self.key()? {
+            Some(key) => split(key).map(Some),
+            None => Ok(None),
         }
     }
 
-    #[inline]
+    /// The next field's tag as it is on the wire, not checked; `None` at the end. [`split`] takes it apart.
+    #[inline(always)]
+    pub(crate) fn key(&mut self) -> Result<Option<u64>, WireError> {
+        match self.rest {
+            [] => Ok(None),
+            [first, rest @ ..] if *first < 0x80 => {
+                self.rest = rest;
+                Ok(Some(u64::from(*first)))
+            }
+            _ => self.varint().map(Some),
+        }
+    }
+
+    /// Passes over fields that start with the one-byte tag `key` and are shorter than 128 bytes; returns how many.
+    #[inline(always)]
+    pub(crate) fn skip_short(&mut self, key: u8) -> usize {
+        let mut count = 0;
+        while let [first, len, rest @ ..] = self.rest
+            && *first == key
+            && *len < 0x80
+            && let Some(behind) = rest.get(usize::from(*len)..)
+        {
+            self.rest = behind;
+            count += 1;
+        }
+        count
+    }
+
+    #[inline(always)]
     pub(crate) fn varint(&mut self) -> Result<u64, WireError> {
         if let [first, rest @ ..] = self.rest
             && *first < 0x80
@@ -124,7 +136,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fixed32(&mut self) -> Result<[u8; 4], WireError> {
         let (chunk, rest) = self
             .rest
@@ -134,7 +146,7 @@ impl<'a> Reader<'a> {
         Ok(*chunk)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fixed64(&mut self) -> Result<[u8; 8], WireError> {
         let (chunk, rest) = self
             .rest
@@ -144,7 +156,7 @@ impl<'a> Reader<'a> {
         Ok(*chunk)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], WireError> {
         let len = usize::try_from(self.varint()?).map_err(|_| WireError::Truncated)?;
         let (head, rest) = self
@@ -169,6 +181,32 @@ impl<'a> Reader<'a> {
             Wire::Bytes => self.bytes().map(drop),
         }
     }
+}
+
+/// Field number and wire type of a tag.
+pub(crate) fn split(key: u64) -> Result<(u32, Wire), WireError> {
+    let wire = match key & 7 {
+        0 => Wire::Varint,
+        1 => Wire::Fixed64,
+        2 => Wire::Bytes,
+        5 => Wire::Fixed32,
+        _ => return Err(WireError::Tag(key)),
+    };
+    match u32::try_from(key >> 3) {
+        Ok(number) if number != 0 && number < 1 << 29 => Ok((number, wire)),
+        _ => Err(WireError::Tag(key)),
+    }
+}
+
+/// The tag of a field.
+pub(crate) const fn tag(field: u32, wire: Wire) -> u64 {
+    let wire = match wire {
+        Wire::Varint => 0,
+        Wire::Fixed64 => 1,
+        Wire::Bytes => 2,
+        Wire::Fixed32 => 5,
+    };
+    (field as u64) << 3 | wire
 }
 
 /// `Err(WireError::Type)` unless a field has the wire type that the schema gives it.

@@ -54,7 +54,7 @@ impl Node {
 
     fn data(&mut self, cx: &mut Cx<'_>, entity: u32, message: &Incoming<'_>) {
         let limits = &cx.config.limits.payload;
-        let opened = match open(message.payload, limits) {
+        let opened = match open(&message.payload, limits) {
             Ok(opened) => opened,
             Err(error) => return self.undecodable(cx, message, &error),
         };
@@ -145,7 +145,7 @@ impl Node {
 
     fn device_birth(&mut self, cx: &mut Cx<'_>, device: &str, message: &Incoming<'_>) {
         let limits = &cx.config.limits.payload;
-        let opened = open(message.payload, limits);
+        let opened = open(&message.payload, limits);
         let raw = opened
             .as_ref()
             .map_err(Clone::clone)
@@ -288,7 +288,7 @@ impl Node {
         let incoming = Incoming {
             verb: Verb::NodeData,
             device: None,
-            payload: message.payload,
+            payload: *header,
             timestamp: sent,
             received_ms: message.received_ms,
             tag: message.tag,

@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 use super::event::{SchemaChange, SchemaImpact};
 use crate::datatype::DataType;
 use crate::metric::{Metric, MetricFlags, TimeSource};
+use crate::payload::value::Scalar;
 use crate::property::PropertySet;
 use crate::value::Value;
 
@@ -38,6 +39,21 @@ pub struct MetricState {
 }
 
 impl MetricState {
+    /// Takes a live number over as the current value; quality and properties stay.
+    #[inline(always)]
+    pub(super) fn update_scalar(
+        &mut self,
+        scalar: Scalar,
+        timestamp: u64,
+        time_source: TimeSource,
+    ) {
+        self.value = scalar.into();
+        self.timestamp = timestamp;
+        self.time_source = time_source;
+        self.stale = false;
+        self.stale_since_ms = 0;
+    }
+
     /// Takes a live sample over as the current value.
     #[inline]
     pub(super) fn update(&mut self, metric: &Metric) {

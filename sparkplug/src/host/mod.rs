@@ -199,7 +199,7 @@ impl HostSession {
         // tck-id-payloads-sequence-num-always-included: a proto3 encoder leaves 0 out, so that missing means 0
         let wire = match header.seq {
             Some(wire) => wire,
-            None if header.uuid.is_some() => self.inner_seq(message.payload),
+            None if header.uuid.is_some() => self.inner_seq(&header),
             None => 0,
         };
         let Some(seq) = Seq::from_wire(wire) else {
@@ -209,7 +209,7 @@ impl HostSession {
         let incoming = Incoming {
             verb,
             device,
-            payload: message.payload,
+            payload: header,
             timestamp: header.timestamp,
             received_ms: message.received_ms,
             tag: message.tag,
@@ -219,7 +219,7 @@ impl HostSession {
     }
 
     /// `seq` of a compressed payload whose envelope has none.
-    fn inner_seq(&self, payload: &[u8]) -> u64 {
+    fn inner_seq(&self, payload: &RawPayload<'_>) -> u64 {
         let limits = &self.config.limits.payload;
         open(payload, limits)
             .ok()
@@ -233,7 +233,7 @@ impl HostSession {
             return;
         };
         let read = RawPayload::parse(message.payload, &config)
-            .and_then(|header| open(message.payload, &config).map(|opened| (header, opened)));
+            .and_then(|header| open(&header, &config).map(|opened| (header, opened)));
         match read {
             Ok((header, opened)) => {
                 self.watch_identity(now, at, message);
@@ -254,7 +254,8 @@ impl HostSession {
             return self.invalid(message, InvalidReason::UnknownNode, detail);
         };
         let limits = self.config.limits.payload;
-        let bdseq = match open(message.payload, &limits)
+        let bdseq = match RawPayload::parse(message.payload, &limits)
+            .and_then(|header| open(&header, &limits))
             .and_then(|opened| opened.payload(&limits).map(|raw| bdseq_of(&raw)))
         {
             Ok(bdseq) => bdseq,

@@ -10,6 +10,8 @@ use super::entity::Entity;
 use super::event::{HostEvent, IgnoredReason, InvalidReason, RebirthCause, ServerId};
 use super::rebirth::Rebirth;
 use crate::alias::AliasTable;
+use crate::payload::Limits;
+use crate::payload::raw::RawPayload;
 use crate::payload::value::Definitions;
 use crate::seq::Seq;
 use crate::template::Template;
@@ -38,7 +40,8 @@ pub(super) enum Verb {
 pub(super) struct Incoming<'a> {
     pub(super) verb: Verb,
     pub(super) device: Option<&'a str>,
-    pub(super) payload: &'a [u8],
+    /// Its payload, read as far as the top level; compressed or not.
+    pub(super) payload: RawPayload<'a>,
     pub(super) timestamp: Option<u64>,
     pub(super) received_ms: u64,
     pub(super) tag: u64,
@@ -73,7 +76,8 @@ impl Parked {
         Incoming {
             verb: self.verb,
             device: self.device.as_deref(),
-            payload: &self.payload,
+            // It was read before it was parked, with the limits of then: no second verdict.
+            payload: RawPayload::parse(&self.payload, &Limits::UNBOUNDED).unwrap_or_default(),
             timestamp: self.timestamp,
             received_ms: self.received_ms,
             tag: self.tag,
@@ -299,14 +303,14 @@ impl Node {
     fn park(&mut self, cx: &mut Cx<'_>, message: &Incoming<'_>) {
         let limits = &cx.config.limits;
         if self.parked.len() >= limits.max_parked
-            || self.parked_bytes + message.payload.len() > limits.max_parked_bytes
+            || self.parked_bytes + message.payload.bytes.len() > limits.max_parked_bytes
         {
             // No room to wait any longer: as if the time were up.
             self.give_up(cx);
             if self.phase != Phase::Unborn {
                 return self.handle_sequenced(cx, *message);
             }
-            if message.payload.len() > limits.max_parked_bytes {
+            if message.payload.bytes.len() > limits.max_parked_bytes {
                 return self.invalid(
                     cx,
                     message,
@@ -315,11 +319,11 @@ impl Node {
                 );
             }
         }
-        self.parked_bytes += message.payload.len();
+        self.parked_bytes += message.payload.bytes.len();
         self.parked.push(Parked {
             verb: message.verb,
             device: message.device.map(Arc::from),
-            payload: message.payload.to_vec(),
+            payload: message.payload.bytes.to_vec(),
             timestamp: message.timestamp,
             received_ms: message.received_ms,
             tag: message.tag,
@@ -396,7 +400,7 @@ impl Node {
             *slot = Some(Delivered {
                 seq: message.seq,
                 timestamp: message.timestamp,
-                len: message.payload.len(),
+                len: message.payload.bytes.len(),
             });
         }
         self.apply(cx, message);
@@ -406,7 +410,7 @@ impl Node {
         self.delivered.contains(&Some(Delivered {
             seq: message.seq,
             timestamp: message.timestamp,
-            len: message.payload.len(),
+            len: message.payload.bytes.len(),
         }))
     }
 

@@ -40,6 +40,16 @@ pub struct Limits {
     pub max_inflated: usize,
 }
 
+impl Limits {
+    /// For bytes that have passed limits already.
+    pub(crate) const UNBOUNDED: Self = Self {
+        max_metrics: usize::MAX,
+        max_elements: usize::MAX,
+        max_depth: 64,
+        max_inflated: 16 << 20,
+    };
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -1,12 +1,14 @@
 //! A payload read in place: header fields first, metrics one by one afterwards, nothing copied.
 
 use super::{DecodeError, Limits};
-use crate::wire::{Reader, Wire, WireError, expect};
+use crate::datatype::DataType;
+use crate::wire::{Reader, Wire, WireError, expect, split, tag};
 
 /// The header of a payload and where its metrics lie.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RawPayload<'a> {
-    bytes: &'a [u8],
+    /// All of it.
+    pub(crate) bytes: &'a [u8],
     /// Field 1.
     pub(crate) timestamp: Option<u64>,
     /// Field 3.
@@ -44,7 +46,14 @@ impl<'a> RawPayload<'a> {
     }
 
     fn walk(&mut self, reader: &mut Reader<'a>, limits: &Limits) -> Result<(), Fault> {
-        while let Some((field, wire)) = reader.field()? {
+        loop {
+            self.metric_count += reader.skip_short(METRIC);
+            if self.metric_count > limits.max_metrics {
+                return Err(Fault::Metrics);
+            }
+            let Some((field, wire)) = reader.field()? else {
+                return Ok(());
+            };
             match field {
                 1 => {
                     expect(1, wire, Wire::Varint)?;
@@ -54,9 +63,6 @@ impl<'a> RawPayload<'a> {
                     expect(2, wire, Wire::Bytes)?;
                     reader.bytes()?;
                     self.metric_count += 1;
-                    if self.metric_count > limits.max_metrics {
-                        return Err(Fault::Metrics);
-                    }
                 }
                 3 => {
                     expect(3, wire, Wire::Varint)?;
@@ -73,7 +79,6 @@ impl<'a> RawPayload<'a> {
                 _ => reader.skip(wire)?,
             }
         }
-        Ok(())
     }
 
     /// The metrics, in order.
@@ -116,21 +121,29 @@ impl From<WireError> for Fault {
 #[derive(Debug, Clone)]
 pub(crate) struct RawMetrics<'a>(Reader<'a>);
 
-impl<'a> Iterator for RawMetrics<'a> {
-    type Item = Result<RawMetric<'a>, WireError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
+impl<'a> RawMetrics<'a> {
+    /// The bytes of the next metric. For the loops that read it in place with [`RawMetric::read`].
+    #[inline(always)]
+    pub(crate) fn next_bytes(&mut self) -> Option<&'a [u8]> {
         loop {
             // The framing was checked by `RawPayload::parse`, so that an error here cannot happen; it would end
             // the iteration.
-            let (field, wire) = self.0.field().ok()??;
-            if field == 2 && wire == Wire::Bytes {
-                let bytes = self.0.bytes().ok()?;
-                return Some(RawMetric::parse(bytes));
+            let key = self.0.key().ok()??;
+            if key == u64::from(METRIC) {
+                return self.0.bytes().ok();
             }
+            let (_, wire) = split(key).ok()?;
             self.0.skip(wire).ok()?;
         }
+    }
+}
+
+impl<'a> Iterator for RawMetrics<'a> {
+    type Item = Result<RawMetric<'a>, WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let bytes = self.next_bytes()?;
+        Some(RawMetric::parse(bytes))
     }
 }
 
@@ -150,6 +163,23 @@ pub(crate) struct RawMetric<'a> {
     /// Our own remark in the journal's form; never trusted from outside.
     pub(crate) mark: u64,
 }
+
+const NAME: u64 = tag(1, Wire::Bytes);
+const ALIAS: u64 = tag(2, Wire::Varint);
+const TIMESTAMP: u64 = tag(3, Wire::Varint);
+const DATATYPE: u64 = tag(4, Wire::Varint);
+const HISTORICAL: u64 = tag(5, Wire::Varint);
+const TRANSIENT: u64 = tag(6, Wire::Varint);
+const NULL: u64 = tag(7, Wire::Varint);
+const INT: u64 = tag(10, Wire::Varint);
+const LONG: u64 = tag(11, Wire::Varint);
+const FLOAT: u64 = tag(12, Wire::Fixed32);
+const DOUBLE: u64 = tag(13, Wire::Fixed64);
+const BOOLEAN: u64 = tag(14, Wire::Varint);
+const TEXT: u64 = tag(15, Wire::Bytes);
+
+/// The one-byte tag of a metric in a payload.
+const METRIC: u8 = tag(2, Wire::Bytes) as u8;
 
 /// Field of [`RawMetric::mark`]. The schema leaves it undefined, so that other readers skip it.
 pub(crate) const MARK: u32 = 100;
@@ -176,7 +206,7 @@ pub(crate) enum Arm<'a> {
 
 impl<'a> Arm<'a> {
     /// Reads one of the six fields that every value has; `index` counts from `int_value`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn basic(
         reader: &mut Reader<'a>,
         field: u32,
@@ -215,64 +245,72 @@ impl<'a> Arm<'a> {
 }
 
 impl<'a> RawMetric<'a> {
-    #[inline]
+    /// Whether it is a value and nothing else, as far as a birth that says `datatype` is concerned.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, datatype: DataType) -> bool {
+        !self.null
+            && self.properties.is_none()
+            && self.metadata.is_none()
+            && self.datatype.is_none_or(|code| code == datatype.code())
+    }
+
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(bytes);
         let mut metric = Self::default();
-        while let Some((field, wire)) = reader.field()? {
-            match field {
-                1 => {
-                    expect(field, wire, Wire::Bytes)?;
-                    metric.name = Some(reader.text(field)?);
+        metric.read(bytes)?;
+        Ok(metric)
+    }
+
+    #[cold]
+    fn read_rare(&mut self, reader: &mut Reader<'a>, key: u64) -> Result<(), WireError> {
+        let (field, wire) = split(key)?;
+        match field {
+            8 | 9 | 16..=19 => {
+                expect(field, wire, Wire::Bytes)?;
+                let bytes = reader.bytes()?;
+                match field {
+                    8 => self.metadata = Some(bytes),
+                    9 => self.properties = Some(bytes),
+                    16 => self.arm = Arm::Bytes(bytes),
+                    17 => self.arm = Arm::DataSet(bytes),
+                    18 => self.arm = Arm::Template(bytes),
+                    _ => self.arm = Arm::Extension,
                 }
-                2 => {
-                    expect(field, wire, Wire::Varint)?;
-                    metric.alias = Some(reader.varint()?);
+            }
+            1..=15 => return Err(WireError::Type(field)),
+            MARK if wire == Wire::Varint => self.mark = reader.varint()?,
+            _ => reader.skip(wire)?,
+        }
+        Ok(())
+    }
+
+    /// Reads the fields into an empty metric, which the caller keeps where it is: moving it costs as much as
+    /// reading it.
+    #[inline]
+    pub(crate) fn read(&mut self, bytes: &'a [u8]) -> Result<(), WireError> {
+        let mut reader = Reader::new(bytes);
+        // One match on the whole tag; what it does not know, or knows with another wire type, is rare.
+        while let Some(key) = reader.key()? {
+            match key {
+                NAME => self.name = Some(reader.text(1)?),
+                ALIAS => self.alias = Some(reader.varint()?),
+                TIMESTAMP => self.timestamp = Some(reader.varint()?),
+                // tck-id-payloads-metric-datatype-value-type: a uint32
+                DATATYPE => {
+                    self.datatype = Some(u32::try_from(reader.varint()?).unwrap_or(u32::MAX));
                 }
-                3 => {
-                    expect(field, wire, Wire::Varint)?;
-                    metric.timestamp = Some(reader.varint()?);
-                }
-                4 => {
-                    expect(field, wire, Wire::Varint)?;
-                    // tck-id-payloads-metric-datatype-value-type: a uint32
-                    metric.datatype = Some(u32::try_from(reader.varint()?).unwrap_or(u32::MAX));
-                }
-                5 => {
-                    expect(field, wire, Wire::Varint)?;
-                    metric.historical = reader.varint()? != 0;
-                }
-                6 => {
-                    expect(field, wire, Wire::Varint)?;
-                    metric.transient = reader.varint()? != 0;
-                }
-                7 => {
-                    expect(field, wire, Wire::Varint)?;
-                    metric.null = reader.varint()? != 0;
-                }
-                8 => {
-                    expect(field, wire, Wire::Bytes)?;
-                    metric.metadata = Some(reader.bytes()?);
-                }
-                9 => {
-                    expect(field, wire, Wire::Bytes)?;
-                    metric.properties = Some(reader.bytes()?);
-                }
-                10..=15 => metric.arm = Arm::basic(&mut reader, field, wire, field - 10)?,
-                16..=19 => {
-                    expect(field, wire, Wire::Bytes)?;
-                    let bytes = reader.bytes()?;
-                    metric.arm = match field {
-                        16 => Arm::Bytes(bytes),
-                        17 => Arm::DataSet(bytes),
-                        18 => Arm::Template(bytes),
-                        _ => Arm::Extension,
-                    };
-                }
-                MARK if wire == Wire::Varint => metric.mark = reader.varint()?,
-                _ => reader.skip(wire)?,
+                HISTORICAL => self.historical = reader.varint()? != 0,
+                TRANSIENT => self.transient = reader.varint()? != 0,
+                NULL => self.null = reader.varint()? != 0,
+                // A negative Int32 that was written as ten bytes is cut to its low 32 bits.
+                INT => self.arm = Arm::Int(reader.varint()? as u32),
+                LONG => self.arm = Arm::Long(reader.varint()?),
+                FLOAT => self.arm = Arm::Float(f32::from_le_bytes(reader.fixed32()?)),
+                DOUBLE => self.arm = Arm::Double(f64::from_le_bytes(reader.fixed64()?)),
+                BOOLEAN => self.arm = Arm::Bool(reader.varint()? != 0),
+                TEXT => self.arm = Arm::Text(reader.text(15)?),
+                _ => self.read_rare(&mut reader, key)?,
             }
         }
-        Ok(metric)
+        Ok(())
     }
 }

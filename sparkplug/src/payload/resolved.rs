@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use super::encode::{Form, put_payload};
-use super::raw::RawPayload;
-use super::value::{Budget, Hint, MetricError, fill};
+use super::raw::{Arm, RawMetric, RawPayload};
+use super::value::{Budget, Hint, MetricError, fill, scalar};
 use super::{DecodeError, Limits};
 use crate::datatype::DataType;
 use crate::metric::{Metric, MetricFlags, TimeSource};
+use crate::value::Value;
 use crate::wire::put_u64;
 
 const BDSEQ: u32 = 101;
@@ -53,12 +54,8 @@ pub fn encode_resolved(
 /// # Errors
 /// [`DecodeError`] when the bytes are damaged or not in this form; nothing is guessed.
 pub fn decode_resolved(bytes: &[u8]) -> Result<ResolvedPayload, DecodeError> {
-    // Records were within limits when they were written, and template merging may have grown them since.
-    let limits = Limits {
-        max_metrics: usize::MAX,
-        max_elements: usize::MAX,
-        ..Limits::default()
-    };
+    // Records were within limits when they were read, and template merging may have grown them since.
+    let limits = Limits::UNBOUNDED;
     let raw = RawPayload::parse(bytes, &limits)?;
     let bdseq = raw
         .extension(BDSEQ)
@@ -67,33 +64,44 @@ pub fn decode_resolved(bytes: &[u8]) -> Result<ResolvedPayload, DecodeError> {
         .copied();
     let mut budget = Budget::new(&limits);
     let mut metrics = Vec::with_capacity(raw.metric_count.min(bytes.len() / 8));
-    for (index, metric) in raw.metrics().enumerate() {
+    let mut rest = raw.metrics();
+    while let Some(bytes) = rest.next_bytes() {
+        let index = metrics.len();
         let failed = |source: MetricError| DecodeError::Metric { index, source };
-        let mut metric = metric.map_err(|source| failed(source.into()))?;
-        let (Some(name), Some(code)) = (metric.name, metric.datatype) else {
+        let mut raw = RawMetric::default();
+        raw.read(bytes).map_err(|source| failed(source.into()))?;
+        let (Some(name), Some(code)) = (raw.name, raw.datatype) else {
             return Err(DecodeError::Unresolved { index });
         };
         let datatype =
             DataType::try_from(code).map_err(|error| failed(MetricError::DataType(error.0)))?;
-        // Nothing but null is written without a value.
-        if metric.arm == super::raw::Arm::None {
-            metric.null = true;
-        }
-        let filled = fill(&metric, &Hint::NONE, &mut budget, 0).map_err(failed)?;
-        metrics.push(Metric {
+        let mut metric = Metric {
             name: Arc::from(name),
-            alias: metric.alias,
+            alias: raw.alias,
             datatype,
-            value: filled.value,
-            timestamp: metric.timestamp,
-            time_source: time_source(metric.mark),
-            historical: metric.historical,
-            transient: metric.transient,
-            quality: filled.quality,
-            properties: filled.properties,
-            metadata: filled.metadata,
-            flags: flags(metric.mark),
-        });
+            value: Value::Null,
+            timestamp: raw.timestamp,
+            time_source: time_source(raw.mark),
+            historical: raw.historical,
+            transient: raw.transient,
+            quality: None,
+            properties: None,
+            metadata: None,
+            flags: flags(raw.mark),
+        };
+        // Nothing but null is written without a value.
+        raw.null |= raw.arm == Arm::None;
+        match scalar(datatype, &raw.arm) {
+            Some(scalar) if raw.is_plain(datatype) => metric.value = scalar.into(),
+            _ => {
+                let filled = fill(&raw, &Hint::NONE, &mut budget, 0).map_err(failed)?;
+                metric.value = filled.value;
+                metric.quality = filled.quality;
+                metric.properties = filled.properties;
+                metric.metadata = filled.metadata;
+            }
+        }
+        metrics.push(metric);
     }
     Ok(ResolvedPayload {
         timestamp: raw.timestamp,

@@ -248,6 +248,52 @@ pub(crate) fn natural(arm: &Arm<'_>) -> DataType {
     }
 }
 
+/// A number or Boolean, small enough for registers: it becomes a [`Value`] where it is stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scalar {
+    Int(i64),
+    UInt(u64),
+    Float(f32),
+    Double(f64),
+    Bool(bool),
+    DateTime(u64),
+}
+
+impl From<Scalar> for Value {
+    #[inline(always)]
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::Int(v) => Self::Int(v),
+            Scalar::UInt(v) => Self::UInt(v),
+            Scalar::Float(v) => Self::Float(v),
+            Scalar::Double(v) => Self::Double(v),
+            Scalar::Bool(v) => Self::Bool(v),
+            Scalar::DateTime(v) => Self::DateTime(v),
+        }
+    }
+}
+
+/// The number or Boolean in `arm`, when it lies in the field that its type has and fits: no allocation, no error.
+/// Everything else is for [`of_arm`].
+#[inline(always)]
+pub(crate) fn scalar(datatype: DataType, arm: &Arm<'_>) -> Option<Scalar> {
+    Some(match (datatype, arm) {
+        (DataType::Double, Arm::Double(v)) => Scalar::Double(*v),
+        (DataType::Float, Arm::Float(v)) => Scalar::Float(*v),
+        (DataType::Boolean, Arm::Bool(v)) => Scalar::Bool(*v),
+        (DataType::Int8 | DataType::Int16 | DataType::Int32, Arm::Int(v)) => {
+            Scalar::Int(signed(datatype, u64::from(*v)).ok()?)
+        }
+        (DataType::Int64, Arm::Long(v)) => Scalar::Int(v.cast_signed()),
+        (DataType::UInt8 | DataType::UInt16 | DataType::UInt32, Arm::Int(v)) => {
+            Scalar::UInt(unsigned(datatype, u64::from(*v)).ok()?)
+        }
+        (DataType::UInt64, Arm::Long(v)) => Scalar::UInt(*v),
+        (DataType::DateTime, Arm::Long(v)) => Scalar::DateTime(*v),
+        _ => return None,
+    })
+}
+
 /// The value in `arm`, read as `datatype`.
 #[inline]
 pub(crate) fn of_arm(
@@ -258,19 +304,10 @@ pub(crate) fn of_arm(
     depth: usize,
     flags: &mut MetricFlags,
 ) -> Result<Value, MetricError> {
+    if let Some(scalar) = scalar(datatype, arm) {
+        return Ok(scalar.into());
+    }
     Ok(match (datatype, arm) {
-        (DataType::Double, Arm::Double(v)) => Value::Double(*v),
-        (DataType::Float, Arm::Float(v)) => Value::Float(*v),
-        (DataType::Boolean, Arm::Bool(v)) => Value::Bool(*v),
-        (DataType::Int8 | DataType::Int16 | DataType::Int32, Arm::Int(v)) => {
-            Value::Int(signed(datatype, u64::from(*v))?)
-        }
-        (DataType::Int64, Arm::Long(v)) => Value::Int(v.cast_signed()),
-        (DataType::UInt8 | DataType::UInt16 | DataType::UInt32, Arm::Int(v)) => {
-            Value::UInt(unsigned(datatype, u64::from(*v))?)
-        }
-        (DataType::UInt64, Arm::Long(v)) => Value::UInt(*v),
-        (DataType::DateTime, Arm::Long(v)) => Value::DateTime(*v),
         (DataType::String | DataType::Text | DataType::UUID, Arm::Text(v)) => {
             Value::String(Arc::from(*v))
         }
@@ -329,6 +366,16 @@ fn rare(
         (DataType::UInt8 | DataType::UInt16 | DataType::UInt32, Arm::Long(v)) => {
             Value::UInt(unsigned(datatype, *v)?)
         }
+        // In their own field, but out of range.
+        (
+            DataType::Int8
+            | DataType::Int16
+            | DataType::Int32
+            | DataType::UInt8
+            | DataType::UInt16
+            | DataType::UInt32,
+            Arm::Int(_),
+        ) => return Err(MetricError::Range(datatype)),
         // A 64-bit integer in the 32-bit field was a 32-bit one at its sender, so that its sign is bit 31.
         (DataType::Int64, Arm::Int(v)) => Value::Int(i64::from(v.cast_signed())),
         (DataType::UInt64, Arm::Int(v)) => Value::UInt(u64::from(*v)),
