@@ -158,6 +158,18 @@ pub async fn device(
         .ok_or_else(|| ApiError::not_found(format!("no device {name}")))
 }
 
+/// A device whose name is also an action's: `GET` of it is still the device.
+///
+/// # Errors
+/// Unknown device.
+pub async fn named<const ACTION: usize>(
+    state: State<Arc<Shared>>,
+    Path((group, node)): Path<(String, String)>,
+) -> Result<Json<Value>, ApiError> {
+    let name = ["rebirth", "write", "hold"].get(ACTION).copied().unwrap_or_default();
+    device(state, Path((group, node, name.to_owned()))).await
+}
+
 /// `POST /api/devices/{group}/{node}/rebirth`.
 ///
 /// # Errors
