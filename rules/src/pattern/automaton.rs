@@ -26,7 +26,11 @@ impl Plan {
         limits: &Limits,
         out: &mut impl FnMut(Output<'_, E>),
     ) -> bool {
-        self.advance_to(state, ts, out);
+        // Once for each time: what the first of several events of one time leaves over is still there
+        // for the others.
+        if ts > state.now {
+            self.advance_to(state, ts, out);
+        }
         let ts = state.now;
         let mut memo = Memo::new(evaluator, event, self.stateless);
         let order = state.order;

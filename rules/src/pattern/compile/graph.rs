@@ -378,10 +378,10 @@ impl<'a> Builder<'a> {
             match (stage.quantifier.greedy, stage.until) {
                 (true, Some(until)) => {
                     let until = Test::Is(until.id);
+                    // Behind an absence it was a copy that became greedy, so there is no other copy
+                    // to go on to. (Flink fails at run time when it has to.)
                     let copy = self.ungreedy.get(&self.name(proceed)).copied();
-                    let copy = copy.ok_or_else(|| CompileError::Unreachable {
-                        stage: self.current.name().to_owned(),
-                    })?;
+                    let copy = copy.unwrap_or(proceed);
                     let (ends, goes_on) = (until.clone(), until.not());
                     self.edge(state, Action::Proceed, copy, always.clone().and(ends));
                     self.edge(state, Action::Proceed, proceed, always.and(goes_on));

@@ -125,12 +125,6 @@ pub enum CompileError {
     /// The automaton would have more than [`MAX_STATES`] states.
     #[error("the pattern needs more than {MAX_STATES} states; lower the repetition counts")]
     TooLarge,
-    /// A greedy optional repetition with `until` behind an absence has no state to go on to.
-    #[error("`{stage}`: greedy, optional and until cannot be combined behind an absence")]
-    Unreachable {
-        /// The stage.
-        stage: String,
-    },
 }
 
 impl PatternSpec {
