@@ -6,3 +6,5 @@ mod agreement;
 mod extremes;
 #[cfg(test)]
 mod python;
+#[cfg(test)]
+mod tokenizer;

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 const PACKAGES: [&str; 2] = ["numpy==2.4.6", "onnxruntime==1.32.0"];
+const TOKENIZERS: &str = "tokenizers==0.23.3";
 
 fn must(what: &str, remedy: &str, command: &mut Command) {
     match command.stdin(Stdio::null()).output() {
@@ -33,7 +34,7 @@ fn environment() -> &'static Path {
         lock.lock().unwrap();
         let place = folder.join("onnxruntime");
         let stamp = place.join(".installed");
-        let wanted = PACKAGES.join(" ");
+        let wanted = format!("{} {TOKENIZERS}", PACKAGES.join(" "));
         if std::fs::read_to_string(&stamp).ok().as_deref() != Some(&wanted) {
             must(
                 "python3 -m venv",
@@ -46,6 +47,13 @@ fn environment() -> &'static Path {
                 Command::new(place.join("bin/python"))
                     .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
                     .args(PACKAGES),
+            );
+            // Its own dependencies only fetch models, which nothing here does.
+            must(
+                "pip install",
+                "make PyPI reachable for pip, or install tokenizers into target/foreign/onnxruntime by hand",
+                Command::new(place.join("bin/python"))
+                    .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", TOKENIZERS]),
             );
             std::fs::write(&stamp, wanted).unwrap();
         }
@@ -128,4 +136,39 @@ pub(crate) fn reference(
         .iter()
         .map(|b| f32::from_le_bytes(*b))
         .collect()
+}
+
+const TOKENIZE: &str = "
+import json, sys
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+vocabulary, texts, result, limit = sys.argv[1:5]
+tokens = open(vocabulary, encoding='utf-8').read().split('\\n')
+tokenizer = Tokenizer(WordPiece({t: i for i, t in enumerate(tokens)}, unk_token='[UNK]', max_input_chars_per_word=100))
+tokenizer.normalizer = BertNormalizer(lowercase=True)
+tokenizer.pre_tokenizer = BertPreTokenizer()
+first, last = tokens.index('[CLS]'), tokens.index('[SEP]')
+ids = [[first] + e.ids[:int(limit) - 2] + [last] for e in tokenizer.encode_batch(json.load(open(texts, encoding='utf-8')))]
+json.dump(ids, open(result, 'w'))
+";
+
+/// Ids of PyPI's tokenizers for `texts`, cut to `limit`.
+pub(crate) fn token_ids(vocabulary: &str, texts: &[String], limit: usize) -> Vec<Vec<i64>> {
+    let folder = tempfile::tempdir().unwrap();
+    let [vocab, input, output] = ["vocab", "in", "out"].map(|n| folder.path().join(n));
+    std::fs::write(&vocab, vocabulary).unwrap();
+    std::fs::write(&input, serde_json::to_string(texts).unwrap()).unwrap();
+    let mut command = Command::new(environment().join("bin/python"));
+    command
+        .args(["-c", TOKENIZE])
+        .args([&vocab, &input, &output])
+        .arg(limit.to_string());
+    must(
+        "the reference tokeniser",
+        "see the message of tokenizers above",
+        &mut command,
+    );
+    serde_json::from_slice(&std::fs::read(output).unwrap()).unwrap()
 }
