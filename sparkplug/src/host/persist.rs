@@ -167,10 +167,17 @@ impl HostSession {
                 node.verify_deadline = Some(now.saturating_add(patience));
             }
         }
-        if entity == 0 {
-            node.redefine_templates();
+        // Devices may come before their node: aliases hold within a session only.
+        let all = 0..node.entities.len() as u32;
+        match (entity, node.phase) {
+            (0, Phase::Unborn) => {}
+            (0, _) => {
+                node.redefine_templates();
+                all.for_each(|entity| node.rebind_aliases(entity));
+            }
+            (entity, Phase::Unborn) => node.aliases.remove_entity(entity),
+            (entity, _) => node.rebind_aliases(entity),
         }
-        node.bind_aliases(entity);
         self.on_node(now, at, |_, _| ());
         Ok(())
     }
@@ -272,6 +279,12 @@ impl Node {
         self.bind_aliases(entity);
     }
 
+    fn rebind_aliases(&mut self, entity: u32) {
+        if self.entities.get(entity as usize).is_some_and(|it| it.born) {
+            self.bind_aliases(entity);
+        }
+    }
+
     fn redefine_templates(&mut self) {
         self.definitions.0 = self
             .entities
@@ -316,7 +329,7 @@ fn snapshots(node: &mut Node, out: &mut Vec<Snapshot>) {
     let session_changed = std::mem::take(&mut node.dirty);
     for (at, (entity, device)) in node.entities.iter_mut().zip(names).enumerate() {
         let changed = std::mem::take(&mut entity.dirty);
-        if !changed && !(at == 0 && session_changed) {
+        if !(changed || at == 0 && session_changed) {
             continue;
         }
         let stored = Stored {

@@ -1,7 +1,11 @@
 //! The host session, driven as a broker drives it.
 
 mod births;
+mod metrics;
+mod persist;
+mod presence;
 mod sequence;
+mod writes;
 
 use super::*;
 use crate::datatype::DataType;
