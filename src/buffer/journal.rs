@@ -298,27 +298,29 @@ impl Journal {
         max_records: usize,
         max_bytes: usize,
     ) -> Result<Vec<Arc<Record>>, ReadError> {
-        let mut scan = self
-            .shared
-            .scan(lane)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut records = Vec::new();
-        let mut bytes = 0;
         let fits = |record: &Record, bytes: usize| {
             record.id <= until && (bytes == 0 || bytes + record.data.body.len() <= max_bytes)
         };
-        if let Some(hot) = self.shared.lock().lane(lane).hot_after(after) {
-            for hot in hot.take(max_records) {
-                if !fits(&hot.record, bytes) {
-                    break;
+        let mut records = Vec::new();
+        let mut bytes = 0;
+        {
+            let mut state = self.shared.lock();
+            let in_memory = state.lane(lane).hot_after(after).map(|hot| {
+                for hot in hot.take(max_records) {
+                    if !fits(&hot.record, bytes) {
+                        break;
+                    }
+                    bytes += hot.record.data.body.len().max(1);
+                    records.push(Arc::clone(&hot.record));
                 }
-                bytes += hot.record.data.body.len().max(1);
-                records.push(Arc::clone(&hot.record));
+            });
+            if in_memory.is_some() {
+                handed_out(&mut state, lane, &records, &[], records.len());
+                return Ok(records);
             }
-            self.handed_out(lane, &records, &[], records.len());
-            return Ok(records);
         }
+        let scan = self.shared.scan(lane).lock();
+        let mut scan = scan.unwrap_or_else(PoisonError::into_inner);
         scan.seek(after);
         let mut ords = Vec::new();
         let mut hot = 0;
@@ -337,20 +339,8 @@ impl Journal {
             ords.push(item.ord_end);
             records.push(item.record);
         }
-        self.handed_out(lane, &records, &ords, hot);
+        handed_out(&mut self.shared.lock(), lane, &records, &ords, hot);
         Ok(records)
-    }
-
-    fn handed_out(&self, lane: Lane, records: &[Arc<Record>], ords: &[u64], hot: usize) {
-        let Some(last) = records.last() else { return };
-        let mut state = self.shared.lock();
-        state.figures.served_hot += hot as u64;
-        state.figures.served_warm += (records.len() - hot) as u64;
-        let memory = state.lane_mut(lane);
-        memory.read_high = memory.read_high.max(last.id);
-        for (record, ord) in records.iter().zip(ords) {
-            memory.hand(record.id, *ord);
-        }
     }
 
     /// Everything of `lane` up to `up_to` is in the stream: the cursor moves there, and what it passes counts
@@ -551,6 +541,18 @@ impl Journal {
     /// The writer had stopped, there is no room, or it takes longer than `limit`.
     pub fn close(&self, limit: Duration) -> Result<(), CloseError> {
         close(&self.shared, limit)
+    }
+}
+
+/// Notes what a reader was given.
+fn handed_out(state: &mut State, lane: Lane, records: &[Arc<Record>], ords: &[u64], hot: usize) {
+    let Some(last) = records.last() else { return };
+    state.figures.served_hot += hot as u64;
+    state.figures.served_warm += (records.len() - hot) as u64;
+    let memory = state.lane_mut(lane);
+    memory.read_high = memory.read_high.max(last.id);
+    for (record, ord) in records.iter().zip(ords) {
+        memory.hand(record.id, *ord);
     }
 }
 
