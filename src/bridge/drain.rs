@@ -283,7 +283,7 @@ pub struct Drain {
     checkpoint: Option<Checkpoint>,
     acked: RecordId,
     head: RecordId,
-    created_ns: u64,
+    created: u64,
     suspects: Vec<Suspect>,
     confirming: Option<(u64, u64)>,
     fence: Option<(u64, Duration)>,

@@ -17,7 +17,7 @@ use super::subject;
 use crate::buffer::record::{Class, Record};
 
 /// Bytes kept free beside body and fixed headers, for the headers that are known only when a message leaves.
-const HEADER_RESERVE: usize = 512;
+const HEADER_RESERVE: usize = 768;
 
 /// How `data` and `birth` bodies are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -41,7 +41,7 @@ impl Drain {
             checkpoint,
             acked,
             head,
-            created_ns: 0,
+            created: 0,
             suspects: Vec::new(),
             confirming: None,
             fence: None,
@@ -121,13 +121,13 @@ impl Drain {
             suspects: &self.suspects,
         };
         match decide(known, seen) {
-            Verdict::Resume(resume) => self.start(now, resume, seen.created_ns),
+            Verdict::Resume(resume) => self.start(now, resume, seen.created),
             Verdict::Rewind(resume, loss) => {
-                let sight = (seen.created_ns, seen.last_seq);
+                let sight = (seen.created, seen.last_seq);
                 if self.confirming == Some(sight) {
                     self.actions
                         .push_back(Action::Event(Event::StreamLost(loss)));
-                    self.start(now, resume, seen.created_ns);
+                    self.start(now, resume, seen.created);
                 } else {
                     self.confirming = Some(sight);
                     self.phase = Phase::Waiting { at: now + CONFIRM };
@@ -262,7 +262,7 @@ impl Drain {
                 self.without_id = None;
             }
             self.checkpoint = Some(Checkpoint {
-                created_ns: self.created_ns,
+                created: self.created,
                 stream_seq,
                 record: mark.record,
                 prev: mark.record,
@@ -450,11 +450,11 @@ impl Drain {
             self.phase = Phase::Waiting { at: now + wait };
             return;
         }
-        self.created_ns = seen.created_ns;
+        self.created = seen.created;
         match self.checkpoint {
             // Ours, if any were stored, lie directly behind the checkpoint.
             Some(point)
-                if point.created_ns == seen.created_ns && point.stream_seq < seen.last_seq =>
+                if point.created == seen.created && point.stream_seq < seen.last_seq =>
             {
                 let next = point.stream_seq + 1;
                 self.phase = Phase::Scanning {
@@ -471,13 +471,13 @@ impl Drain {
     fn take_over(&mut self, now: Duration, last_seq: u64, found: Option<Mark>) {
         let resume = resume::take_over(self.checkpoint, self.acked, found, last_seq);
         self.actions.push_back(Action::Event(Event::TookOver));
-        let created_ns = self.created_ns;
-        self.start(now, resume, created_ns);
+        let created = self.created;
+        self.start(now, resume, created);
     }
 
-    fn start(&mut self, now: Duration, resume: Resume, created_ns: u64) {
+    fn start(&mut self, now: Duration, resume: Resume, created: u64) {
         self.phase = Phase::Flowing;
-        self.created_ns = created_ns;
+        self.created = created;
         self.expected = resume.expected;
         self.prev = resume.prev;
         self.follows = resume.follows;
@@ -489,7 +489,7 @@ impl Drain {
         self.read_after = resume.after.min(self.acked);
         if resume.skip == 0 {
             let checkpoint = Checkpoint {
-                created_ns,
+                created,
                 stream_seq: resume.expected,
                 record: resume.after,
                 prev: resume.prev,

@@ -53,6 +53,12 @@ impl Drain {
         self.acked
     }
 
+    /// The reading that was asked for and has brought nothing yet.
+    #[must_use]
+    pub fn unanswered_read(&self) -> Option<(u64, RecordId)> {
+        self.reading.then_some((self.ticket, self.read_after))
+    }
+
     /// Whether everything appended so far is acknowledged or kept back.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -203,7 +209,7 @@ impl Drain {
             self.parts_stored = Some((stored.saturating_add(more), parts));
         }
         self.checkpoint = Some(Checkpoint {
-            created_ns: self.created_ns,
+            created: self.created,
             stream_seq: self.expected - self.skip,
             record: if whole { unit.record } else { unit.record - 1 },
             prev: self.prev,

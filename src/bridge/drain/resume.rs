@@ -9,8 +9,8 @@ use crate::buffer::record::RecordId;
 /// What this lane remembers of its stream: where it stood when its content was last certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// When the stream was created, ns since 1970 by the server's clock: its identity.
-    pub created_ns: u64,
+    /// Identity of the stream: a hash of the server's word on when it was created.
+    pub created: u64,
     /// Its last sequence then.
     pub stream_seq: u64,
     /// Everything up to this record was stored.
@@ -64,8 +64,8 @@ pub struct Mark {
 /// The end of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inspection {
-    /// When the stream was created, ns since 1970.
-    pub created_ns: u64,
+    /// Identity of the stream.
+    pub created: u64,
     /// Stream sequence of the last message ever stored; 0 for a new stream.
     pub last_seq: u64,
     /// That message.
@@ -196,7 +196,7 @@ pub fn decide(known: Known<'_>, seen: Inspection) -> Verdict {
 }
 
 fn loss(point: Checkpoint, seen: Inspection) -> Option<Loss> {
-    if point.created_ns != seen.created_ns {
+    if point.created != seen.created {
         return Some(Loss::Recreated {
             from_seq: point.stream_seq,
         });
@@ -285,7 +285,7 @@ mod tests {
         decide(
             Known {
                 checkpoint: checkpoint.map(|(record, stream_seq)| Checkpoint {
-                    created_ns: CREATED,
+                    created: CREATED,
                     stream_seq,
                     record,
                     prev: record,
@@ -296,7 +296,7 @@ mod tests {
                 suspects: &suspects,
             },
             Inspection {
-                created_ns: created,
+                created: created,
                 last_seq,
                 tail,
             },

