@@ -123,6 +123,30 @@ pub enum GoldenError {
         /// Which output and value.
         error: OutOfRange,
     },
+    /// A text is cut into other tokens.
+    #[error("golden row {row}: the text is cut into other tokens")]
+    Tokens {
+        /// Which row, from 0.
+        row: usize,
+    },
+    /// A text's vector is too far off.
+    #[error("golden row {row}: a number of the vector is {distance} off")]
+    Vector {
+        /// Which row, from 0.
+        row: usize,
+        /// The largest distance.
+        distance: f64,
+    },
+    /// Another text is nearest.
+    #[error("golden row {row}: nearest is `{found}`, expected `{expected}`")]
+    Nearest {
+        /// Which row, from 0.
+        row: usize,
+        /// From the golden file.
+        expected: String,
+        /// From the vectors.
+        found: String,
+    },
     /// The verdict is another one.
     #[error("golden row {row}: verdict `{found}`, expected `{expected}`")]
     Label {

@@ -35,6 +35,7 @@ pub mod quantity;
 pub mod registry;
 pub mod runner;
 pub mod slo;
+pub mod text;
 pub mod tokenizer;
 pub mod tract;
 pub mod verdict;

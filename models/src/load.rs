@@ -201,7 +201,8 @@ pub(crate) fn open_on(
             batches: manifest.batches(),
             memory: manifest.limits.memory.0,
         };
-        match guarded(backend.clone(), source, manifest.clone(), golden.clone()) {
+        let (backend, manifest, golden) = (backend.clone(), manifest.clone(), golden.clone());
+        match guarded(move || check(&*backend, &source, &manifest, &golden)) {
             Ok(scorer) => {
                 return Ok(ActiveModel {
                     files: files.clone(),
@@ -224,20 +225,23 @@ pub(crate) fn open_on(
     })
 }
 
-/// Loads and checks on a thread of its own: a panic is caught, a hang is left behind.
-fn guarded(
-    backend: Arc<dyn Backend>,
-    source: ModelSource,
-    manifest: Arc<Manifest>,
-    golden: Arc<Golden>,
+fn check(
+    backend: &dyn Backend,
+    source: &ModelSource,
+    manifest: &Manifest,
+    golden: &Golden,
 ) -> Result<Scorer, PassReason> {
+    let model = backend.load(source)?;
+    let mut scorer = Scorer::new(model, manifest);
+    golden.check(manifest, &mut scorer)?;
+    Ok(scorer)
+}
+
+/// Loads and checks on a thread of its own: a panic is caught, a hang is left behind.
+pub(crate) fn guarded<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PassReason> + Send + 'static,
+) -> Result<T, PassReason> {
     let (tx, rx) = mpsc::sync_channel(1);
-    let work = move || -> Result<Scorer, PassReason> {
-        let model = backend.load(&source)?;
-        let mut scorer = Scorer::new(model, &manifest);
-        golden.check(&manifest, &mut scorer)?;
-        Ok(scorer)
-    };
     let spawned = std::thread::Builder::new()
         .name("model-load".into())
         .stack_size(16 << 20)

@@ -108,7 +108,7 @@ impl Arithmetic {
 }
 
 /// One model file beside the manifest.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// File name in the manifest's folder; no path separators.
@@ -354,7 +354,7 @@ pub struct Provenance {
     pub data: String,
 }
 
-fn position(text: &str, offset: usize) -> (usize, usize) {
+pub(crate) fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count()) + 1;

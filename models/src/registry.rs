@@ -338,7 +338,7 @@ pub fn read_folder(path: &Path) -> Result<ModelFiles, Vec<LoadError>> {
     })
 }
 
-fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError> {
+pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError> {
     let read = |source| LoadError::Read {
         path: path.into(),
         source,
@@ -429,7 +429,7 @@ fn add(
     Ok(())
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(bytes.len() * 2), |mut text, b| {

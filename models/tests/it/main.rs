@@ -7,4 +7,6 @@ mod extremes;
 #[cfg(test)]
 mod python;
 #[cfg(test)]
+mod text;
+#[cfg(test)]
 mod tokenizer;

