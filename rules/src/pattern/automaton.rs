@@ -269,10 +269,7 @@ impl<E: Clone> Step<'_, E> {
         };
         self.state.arena.retain(from.node);
         let event = memo.event().clone();
-        let node = self
-            .state
-            .arena
-            .insert(stage, event, self.order, from.node);
+        let node = self.state.arena.insert(stage, event, self.order, from.node);
         let next = Partial {
             start,
             start_ts,

@@ -42,6 +42,28 @@ pub enum Refused<K, E> {
     Full(K, E),
 }
 
+/// What a [`Keyed`] may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Limits of each key.
+    pub key: Limits,
+    /// Most keys that hold something. When there are so many, a match that would begin on another key
+    /// is not begun, and counted in [`Keyed::turned_away`].
+    pub keys: usize,
+    /// Most events that wait for the watermark, all keys together. When it is reached, the newest is
+    /// refused.
+    pub waiting: usize,
+}
+
+impl Bounds {
+    /// No bound.
+    pub const NONE: Self = Self {
+        key: Limits::NONE,
+        keys: usize::MAX,
+        waiting: usize::MAX,
+    };
+}
+
 /// A pattern over many keys in event time.
 ///
 /// Events wait until the watermark has passed them. A key that holds nothing takes no memory, and an
@@ -54,12 +76,13 @@ pub enum Refused<K, E> {
 #[derive(Debug)]
 pub struct Keyed<K, E, S = RandomState> {
     plan: Arc<Plan>,
-    limits: Limits,
+    bounds: Bounds,
     keys: HashMap<K, Box<Entry<E>>, S>,
     buffer: Reorder<(K, E)>,
     timers: BinaryHeap<Reverse<Timer<K>>>,
     watermark: i64,
     round: u64,
+    turned_away: u64,
     /// Keys to look at once the events of a round are through.
     touched: Vec<K>,
 }
@@ -107,16 +130,17 @@ impl<K> Ord for Timer<K> {
 }
 
 impl<K: Clone + Eq + Hash, E: Clone, S: BuildHasher + Default> Keyed<K, E, S> {
-    /// `capacity`: most events that wait for the watermark, all keys together.
-    pub fn new(plan: Arc<Plan>, limits: Limits, capacity: usize) -> Self {
+    /// A stream with no event yet.
+    pub fn new(plan: Arc<Plan>, bounds: Bounds) -> Self {
         Self {
             plan,
-            limits,
+            bounds,
             keys: HashMap::default(),
-            buffer: Reorder::new(capacity),
+            buffer: Reorder::new(bounds.waiting),
             timers: BinaryHeap::new(),
             watermark: i64::MIN,
             round: 0,
+            turned_away: 0,
             touched: Vec::new(),
         }
     }
@@ -134,6 +158,11 @@ impl<K: Clone + Eq + Hash, E: Clone, S: BuildHasher + Default> Keyed<K, E, S> {
     /// The current watermark, ms.
     pub fn watermark(&self) -> i64 {
         self.watermark
+    }
+
+    /// Matches that were not begun because too many keys hold something.
+    pub fn turned_away(&self) -> u64 {
+        self.turned_away
     }
 
     /// State of a key, if it holds something.
@@ -185,15 +214,21 @@ impl<K: Clone + Eq + Hash, E: Clone, S: BuildHasher + Default> Keyed<K, E, S> {
                 look_ahead(&self.keys, chunk);
             }
             for (ts, (key, event)) in chunk {
+                let full = self.keys.len() >= self.bounds.keys;
                 let entry = match self.keys.get_mut(key) {
                     Some(entry) => entry,
                     None if !plan.may_begin(event, evaluator) => continue,
+                    None if full => {
+                        self.turned_away += 1;
+                        continue;
+                    }
                     None => self.keys.entry(key.clone()).or_default(),
                 };
                 let (ts, state) = (*ts, &mut entry.state);
-                let begun = plan.handle_event(state, ts, event, evaluator, &self.limits, &mut |o| {
-                    out(key, o)
-                });
+                let begun =
+                    plan.handle_event(state, ts, event, evaluator, &self.bounds.key, &mut |o| {
+                        out(key, o)
+                    });
                 if window > 0 {
                     if begun && ts > 0 {
                         entry.begun = self.round;

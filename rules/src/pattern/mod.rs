@@ -9,12 +9,12 @@
 //!   event and, as a [`Path`], what the partial match has taken so far.
 //! * **Event time**: [`Reorder`] sorts what arrives out of order, [`Keyed`] runs a pattern over many
 //!   keys behind one watermark. In arrival time events go straight to the plan.
-//! * **Bounds**: [`Limits`] a key, eviction by age; [`Reorder`] has a capacity.
+//! * **Bounds**: [`Limits`] a key, eviction by age; [`Bounds`] for many keys; [`Reorder`] has a capacity.
 //! * **Snapshots**: [`KeyState::encode`] and [`KeyState::decode`].
 //!
 //! # Semantics
 //! Flink CEP 1.20 (2.3 is the same) is the reference, down to the order of outputs inside a key, which
-//! there is the array order of a priority queue ([`heap`]). `tests/flink` holds cases recorded from
+//! there is the array order of a priority queue (`heap`). `tests/flink` holds cases recorded from
 //! it. Deliberate differences:
 //!
 //! * Where Flink's job would fail while running (a strict skip strategy that finds nothing to skip to)
@@ -45,7 +45,7 @@ mod state;
 pub use compile::{CompileError, MAX_STATES};
 pub use eval::Evaluator;
 pub use event_time::{Admission, EventTime, Reorder, Watermark};
-pub use keyed::{Keyed, Refused};
+pub use keyed::{Bounds, Keyed, Refused};
 pub use output::{Limits, Output, SkipMiss};
 pub use path::{Backward, Forward, INLINE, Path};
 pub use plan::{Plan, StageIdx};

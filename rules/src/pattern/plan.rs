@@ -167,11 +167,7 @@ impl Plan {
     /// Whoever advances time by timer calls [`advance_to`](Self::advance_to) then.
     pub fn next_deadline<E>(&self, state: &KeyState<E>) -> Option<i64> {
         if self.has_gaps {
-            return state
-                .partials
-                .iter()
-                .filter_map(|p| self.deadline(p))
-                .min();
+            return state.partials.iter().filter_map(|p| self.deadline(p)).min();
         }
         // The root of the heap has the earliest start, and starts are in time order.
         let first = state.partials.first()?;

@@ -124,6 +124,8 @@ impl<E: Clone> KeyState<E> {
         }
         let mut state = Self::new();
         state.order = take(from)?;
+        // Far beyond what counting can reach; keeps order numbers clear of the waiting entry's.
+        check(state.order <= u64::MAX / 2, "order number")?;
         state.now = take_signed(from)?;
         let mut events: Vec<(u64, E)> = Vec::new();
         for index in 0..take(from)? as usize {
@@ -186,7 +188,10 @@ fn partials<E>(
             node: place(take(from)?, nodes, "node of a partial match")?,
             state: u16::try_from(take(from)?).map_err(|_| bad("state of a partial match"))?,
         };
-        check(usize::from(partial.state) < states, "state of a partial match")?;
+        check(
+            usize::from(partial.state) < states,
+            "state of a partial match",
+        )?;
         if partial.start == WAITING {
             waiting += 1;
             check(

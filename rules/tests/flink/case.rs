@@ -1,14 +1,14 @@
 //! Cases recorded from Flink CEP: reading one, running it, comparing.
 //!
-//! The format is described in `docs/cep-cases.md`. Shared by the `flink` test and the `conform`
+//! The format is described in `README.md` beside this file. Shared by the `flink` test and the `conform`
 //! example.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use rules::pattern::{
-    CondId, Condition, Contiguity, Inner, Keyed, Limits, Output, Path, PatternSpec, Plan,
+    Bounds, CondId, Condition, Contiguity, Inner, Keyed, Output, Path, PatternSpec, Plan,
     Quantifier, Refused, Repeat, Skip, StageIdx, StageKind, StageSpec,
 };
 use serde_json::Value;
@@ -74,7 +74,9 @@ impl Case {
                 ts: int(event, "ts")?,
                 key: text(event, "key")?.into(),
                 kind: text(event, "type")?.to_owned(),
-                value: field(event, "value")?.as_f64().ok_or("value is no number")?,
+                value: field(event, "value")?
+                    .as_f64()
+                    .ok_or("value is no number")?,
             }));
         }
         let wm = field(json, "watermark")?;
@@ -114,8 +116,7 @@ impl Case {
         };
         let mut log: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         let mut failed = false;
-        let mut stream: Keyed<Arc<str>, Arc<Event>> =
-            Keyed::new(plan.clone(), Limits::NONE, usize::MAX);
+        let mut stream: Keyed<Arc<str>, Arc<Event>> = Keyed::new(plan.clone(), Bounds::NONE);
         let mut advance = |stream: &mut Keyed<_, _>, log: &mut BTreeMap<String, Vec<Entry>>, wm| {
             stream.advance(wm, &evaluate, |key: &Arc<str>, output| {
                 let entry = match output {
@@ -180,28 +181,31 @@ impl Case {
     }
 
     /// Runs the case as it is and compares.
-    #[allow(dead_code, reason = "each of the two programs that share this file has its own way")]
+    #[allow(
+        dead_code,
+        reason = "each of the two programs that share this file has its own way"
+    )]
     pub(crate) fn check(&self, strict: bool) -> Result<(), String> {
         self.compare(&self.run(|plan| plan), strict)
     }
 }
 
-/// Matches as a multiset, time-outs as a set, late events as a list.
-fn loose(
-    log: &BTreeMap<String, Vec<Entry>>,
-) -> BTreeMap<&String, (Vec<&Stages>, Vec<&Stages>, Vec<i64>)> {
+/// Of one key: matches as a sorted list, time-outs as a set, late events in order.
+type Loose<'a> = (Vec<&'a Stages>, BTreeSet<&'a Stages>, Vec<i64>);
+
+fn loose(log: &BTreeMap<String, Vec<Entry>>) -> BTreeMap<&String, Loose<'_>> {
     let sets = log.iter().map(|(key, entries)| {
-        let (mut matches, mut timeouts, mut late) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut matches, mut timeouts, mut late) = Loose::default();
         for entry in entries {
             match entry {
                 Entry::Match(stages, _) => matches.push(stages),
-                Entry::TimedOut(stages, _) => timeouts.push(stages),
+                Entry::TimedOut(stages, _) => {
+                    timeouts.insert(stages);
+                }
                 Entry::Late(seq, _) => late.push(*seq),
             }
         }
         matches.sort();
-        timeouts.sort();
-        timeouts.dedup();
         (key, (matches, timeouts, late))
     });
     sets.collect()

@@ -137,7 +137,9 @@ pub(crate) fn holds(
             let order = match (&left, &right) {
                 (Operand::Number(a), Operand::Number(b)) => a.partial_cmp(b),
                 // Java compares UTF-16 code units.
-                (Operand::Text(a), Operand::Text(b)) => Some(a.encode_utf16().cmp(b.encode_utf16())),
+                (Operand::Text(a), Operand::Text(b)) => {
+                    Some(a.encode_utf16().cmp(b.encode_utf16()))
+                }
                 _ => None,
             };
             match op {

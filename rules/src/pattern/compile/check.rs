@@ -124,10 +124,7 @@ fn quantifier(stage: &StageSpec, previous: Option<&StageSpec>) -> Result<(), Com
     Ok(())
 }
 
-fn unique<'a>(
-    stages: &'a [StageSpec],
-    names: &mut HashSet<&'a str>,
-) -> Result<(), CompileError> {
+fn unique<'a>(stages: &'a [StageSpec], names: &mut HashSet<&'a str>) -> Result<(), CompileError> {
     for stage in stages {
         match &stage.kind {
             StageKind::Group(inner) => unique(inner, names)?,

@@ -10,6 +10,9 @@ use crate::pattern::plan::{Act, Edge, Exit, Kind, State, Test};
 /// More edges than this behind one state are refused.
 const MAX_EDGES: usize = 20_000;
 
+/// A longer way without an event is refused: so many optional stages in a row.
+const MAX_DEPTH: usize = 500;
+
 pub(super) fn flatten(graph: &Graph) -> Result<Vec<State>, CompileError> {
     let mut states = Vec::with_capacity(graph.vertices.len());
     let mut total = 0;
@@ -52,8 +55,11 @@ fn expand(
     let Some(vertex) = graph.vertices.get(at) else {
         return Ok(());
     };
-    if open.contains(&at) || open.len() > 500 {
+    if open.contains(&at) {
         return Ok(());
+    }
+    if open.len() >= MAX_DEPTH {
+        return Err(CompileError::TooLarge);
     }
     open.push(at);
     for edge in &vertex.edges {
@@ -109,8 +115,11 @@ fn leave(
     let Some(vertex) = graph.vertices.get(at) else {
         return Ok(());
     };
-    if open.contains(&at) || open.len() > 500 {
+    if open.contains(&at) {
         return Ok(());
+    }
+    if open.len() >= MAX_DEPTH {
+        return Err(CompileError::TooLarge);
     }
     open.push(at);
     for edge in &vertex.edges {

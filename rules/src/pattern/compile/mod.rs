@@ -1,12 +1,15 @@
 //! From a [`PatternSpec`] to a [`Plan`].
 //!
-//! [`check`] refuses what Flink's pattern builder refuses; [`graph`] lays out the states from the
-//! last stage to the first; [`flatten`] turns each state's edges, and those behind edges that take
+//! `check` refuses what Flink's pattern builder refuses; `layout` makes the states in a `graph`, from
+//! the last stage to the first; `flatten` turns each state's edges, and those behind edges that take
 //! no event, into one list that is walked without a stack.
 
+mod absence;
 mod check;
+mod edge_tests;
 mod flatten;
 mod graph;
+mod layout;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -135,7 +138,7 @@ impl PatternSpec {
     /// is too large.
     pub fn compile(&self) -> Result<Plan, CompileError> {
         check::check(self)?;
-        let graph = graph::build(self)?;
+        let graph = layout::build(self)?;
         let window = graph.window;
         let flat = flatten::flatten(&graph)?;
         let names: Vec<String> = self.stage_names().into_iter().map(str::to_owned).collect();
