@@ -4,6 +4,12 @@
 //! resolved to names and types, current values brought up to date, event taken) and through
 //! `sparkplug_rs::Payload::parse_from_bytes` alone. Both are timed in turns, so that a busy machine slows both.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    reason = "a benchmark reads the clock and knows its own sizes"
+)]
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::raw::{Arm, RawMetric};
+use super::resolved;
 use super::value::{Budget, DataSetFault, Hint, MetricError, fill, natural, of_arm};
 use crate::dataset::DataSet;
 use crate::datatype::DataType;
-use crate::metric::{MetaData, Metric, MetricFlags};
+use crate::metric::{MetaData, Metric, MetricFlags, TimeSource};
 use crate::property::{Property, PropertySet};
 use crate::template::{Parameter, Template};
 use crate::value::Value;
@@ -380,19 +381,24 @@ fn member(
     let absent = raw.arm == Arm::None && !raw.null;
     raw.null |= absent;
     let filled = fill(&raw, &hint, budget, depth)?;
+    let (time_source, flags) = if budget.journal {
+        (resolved::time_source(raw.mark), resolved::flags(raw.mark))
+    } else {
+        (TimeSource::Metric, filled.flags)
+    };
     Ok(Metric {
         name,
         alias: raw.alias,
         datatype: filled.datatype,
         value: filled.value,
         timestamp: raw.timestamp,
-        time_source: Default::default(),
+        time_source,
         historical: raw.historical,
         transient: raw.transient,
         quality: filled.quality,
         properties: filled.properties,
         metadata: filled.metadata,
-        flags: filled.flags,
+        flags,
     })
 }
 

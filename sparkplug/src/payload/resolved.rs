@@ -62,7 +62,7 @@ pub fn decode_resolved(bytes: &[u8]) -> Result<ResolvedPayload, DecodeError> {
         .map_err(|source| DecodeError::Wire { offset: 0, source })?
         .first()
         .copied();
-    let mut budget = Budget::new(&limits);
+    let mut budget = Budget::of_journal(&limits);
     let mut metrics = Vec::with_capacity(raw.metric_count.min(bytes.len() / 8));
     let mut rest = raw.metrics();
     while let Some(bytes) = rest.next_bytes() {

@@ -92,6 +92,8 @@ impl From<&DataSetError> for DataSetFault {
 pub(crate) struct Budget {
     elements: usize,
     max_depth: usize,
+    /// The bytes are the journal's: remarks in them are our own.
+    pub(crate) journal: bool,
 }
 
 impl Budget {
@@ -99,6 +101,14 @@ impl Budget {
         Self {
             elements: limits.max_elements,
             max_depth: limits.max_depth,
+            journal: false,
+        }
+    }
+
+    pub(crate) fn of_journal(limits: &Limits) -> Self {
+        Self {
+            journal: true,
+            ..Self::new(limits)
         }
     }
 

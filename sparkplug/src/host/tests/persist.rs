@@ -62,7 +62,7 @@ fn messages_missed_while_down_lead_to_one_request_and_a_mark() {
             _ => None,
         })
         .collect();
-    assert_eq!(marks[0], true);
+    assert!(marks[0]);
     assert_eq!(bench.transmits().len(), 1);
 }
 
