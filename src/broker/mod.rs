@@ -14,7 +14,25 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+mod acl;
+mod auth;
+mod aware;
+mod codec;
 pub mod config;
+mod connection;
+mod link;
+mod listener;
+mod message;
+pub mod native;
+mod outbound;
+mod retained;
+mod router;
+mod session;
+mod shell;
+mod subscriptions;
+mod topic;
+
+pub use topic::{TopicCheck, subject_check};
 
 /// MQTT quality of service (MQTT 3.1.1 section 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,481 @@
+//! One client's connection: bytes to packets and back, with time limits.
+//!
+//! One task a connection, and nothing allocated while it is idle: bytes are read into a buffer that all
+//! connections of a thread share, and only the beginning of an incomplete packet is kept.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::{Sleep, sleep_until, timeout_at};
+
+use super::auth::{self, Credentials};
+use super::codec::{
+    Connack, Connect, DecodeError, Packet, Version, connack, decode, disconnect, frame, packet_id_only, publish,
+    reason,
+};
+use super::link::{Cause, Link};
+use super::outbound::Outgoing;
+use super::router::{Accepted, Key, Peer, out_publish};
+use super::shell::Shell;
+use super::{Qos, Written};
+
+/// Bytes read at once.
+const READ: usize = 64 << 10;
+/// No more is taken from the session while this many bytes wait for the socket.
+const FILL: usize = 128 << 10;
+/// No more is read while this many bytes wait for the socket: a client that asks and never listens is stopped.
+const STOP_READING: usize = 512 << 10;
+/// Packets handled under one hold of the router.
+const BATCH: usize = 64;
+/// A payload in a packet at least this large shares the packet's buffer; smaller ones are copied, so that a few
+/// bytes that stay never pin many.
+const SHARED: usize = 32 << 10;
+/// Largest CONNECT.
+const LARGEST_CONNECT: usize = 256 << 10;
+/// Time to get a last packet out.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
+}
+
+/// Where a connection comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
+    /// Name in the client's certificate.
+    pub(crate) certificate: Option<Arc<str>>,
+    /// Reason code with which it is refused whatever it says.
+    pub(crate) refuse: Option<u8>,
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve<S>(mut stream: S, shell: Arc<Shell>, origin: Origin, deadline: Instant)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let Ok(settings) = shell.settings() else {
+        return;
+    };
+    let limit = settings.max_packet.min(LARGEST_CONNECT);
+    let Ok(Ok((request, rest))) = timeout_at(deadline.into(), read_connect(&mut stream, limit)).await else {
+        return;
+    };
+    let version = request.version;
+    let credentials = Credentials::of(&request, &origin);
+    let access = match shell.access.read() {
+        Ok(access) => Arc::clone(&access),
+        Err(_) => return,
+    };
+    let verdict = match origin.refuse {
+        Some(code) => Err(code),
+        None => auth::authenticate(access, credentials).await,
+    };
+    let link = shell.new_link();
+    let accepted = verdict.and_then(|identity| {
+        let peer = Peer { address: origin.address, user: identity.user, rights: identity.rights };
+        shell
+            .with(|router| router.connect(Instant::now(), request, &peer, &link))
+            .unwrap_or(Err(reason::SERVER_UNAVAILABLE))
+    });
+    match accepted {
+        Ok(accepted) => {
+            let guard = Detach { shell: Arc::clone(&shell), key: accepted.key };
+            let mut connection = Connection::new(stream, shell, link, accepted, settings.max_packet);
+            connection.receive_maximum = usize::from(settings.limits.receive_maximum.max(1));
+            connection.max_memory = settings.max_memory;
+            connection.run(rest).await;
+            drop(guard);
+        }
+        Err(code) => refuse(&mut stream, version, code).await,
+    }
+}
+
+/// Sees to it that the router learns of the end, even if the task panics or is dropped.
+struct Detach {
+    shell: Arc<Shell>,
+    key: Key,
+}
+
+impl Drop for Detach {
+    fn drop(&mut self) {
+        // A failure is recorded by the shell itself.
+        let _ = self.shell.with(|router| router.disconnect(Instant::now(), self.key, Cause::Socket));
+    }
+}
+
+async fn refuse<S: AsyncWrite + Unpin>(stream: &mut S, version: Version, code: u8) {
+    let mut out = Vec::new();
+    connack(&mut out, version, &Connack { reason: code, ..Connack::default() });
+    farewell(stream, &out).await;
+}
+
+async fn farewell<S: AsyncWrite + Unpin>(stream: &mut S, out: &[u8]) {
+    // The peer may be gone already: nothing depends on these bytes.
+    let _ = tokio::time::timeout(FAREWELL, async {
+        stream.write_all(out).await?;
+        stream.shutdown().await
+    })
+    .await;
+}
+
+/// Reads until CONNECT is complete; what came after it is returned too. An error has been answered where the norm
+/// has an answer.
+async fn read_connect<S>(stream: &mut S, limit: usize) -> Result<(Connect, Bytes), ()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut buffer = BytesMut::with_capacity(512);
+    loop {
+        // Only CONNECT may come first; anything else is not worth waiting for.
+        if buffer.first().is_some_and(|first| *first != 0x10) {
+            return Err(());
+        }
+        let found = match frame(&buffer, limit) {
+            Ok(found) => found,
+            Err(_) => return Err(()),
+        };
+        if let Some(frame) = found.filter(|f| f.total <= buffer.len()) {
+            let packet = buffer.split_to(frame.total).freeze();
+            let body = packet.get(frame.header..).unwrap_or_default();
+            return match decode(Version::V311, frame.first, body, None) {
+                Ok(Packet::Connect(connect)) => Ok((*connect, buffer.freeze())),
+                Ok(_) => Err(()),
+                Err(error) => {
+                    let v5 = body.get(6) == Some(&5) || matches!(error, DecodeError::Version(level) if level > 5);
+                    let version = if v5 { Version::V5 } else { Version::V311 };
+                    if v5 || matches!(error, DecodeError::Version(_)) {
+                        refuse(stream, version, error.reason()).await;
+                    }
+                    Err(())
+                }
+            };
+        }
+        match stream.read_buf(&mut buffer).await {
+            Ok(n) if n > 0 => {}
+            _ => return Err(()),
+        }
+    }
+}
+
+struct Connection<S> {
+    stream: S,
+    shell: Arc<Shell>,
+    link: Arc<Link>,
+    key: Key,
+    version: Version,
+    patience: Option<Duration>,
+    last_heard: Instant,
+    max_packet: usize,
+    max_memory: usize,
+    receive_maximum: usize,
+    /// The beginning of an incomplete packet.
+    partial: BytesMut,
+    /// Bytes for the socket, and how many of them are written.
+    out: Vec<u8>,
+    written: usize,
+    /// Whom to tell when `out` is written up to a place.
+    marks: Vec<(usize, Written)>,
+    batch: Vec<Outgoing>,
+    /// The session may have more to send.
+    more: bool,
+    /// Aliases set towards the client.
+    aliases: HashMap<Arc<str>, u16>,
+    most_aliases: u16,
+}
+
+/// What ended a wait.
+enum Turn {
+    /// Something moved: see what is to be sent.
+    Go,
+    End(Cause),
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    fn new(stream: S, shell: Arc<Shell>, link: Arc<Link>, accepted: Accepted, max_packet: usize) -> Self {
+        Self {
+            stream,
+            shell,
+            link,
+            key: accepted.key,
+            version: accepted.version,
+            patience: accepted.patience,
+            last_heard: Instant::now(),
+            max_packet,
+            max_memory: usize::MAX,
+            receive_maximum: usize::from(u16::MAX),
+            partial: BytesMut::new(),
+            out: Vec::new(),
+            written: 0,
+            marks: Vec::new(),
+            batch: Vec::new(),
+            more: true,
+            aliases: HashMap::new(),
+            most_aliases: accepted.topic_aliases,
+        }
+    }
+
+    async fn run(&mut self, rest: Bytes) {
+        let mut cause = self.feed(&rest, Instant::now()).err();
+        drop(rest);
+        let link = Arc::clone(&self.link);
+        let far = Duration::from_secs(86_400);
+        let mut clock = pin!(sleep_until((self.last_heard + self.patience.unwrap_or(far)).into()));
+        while cause.is_none() {
+            cause = link.stopped();
+            if cause.is_some() {
+                break;
+            }
+            self.fill();
+            let mut woken = pin!(link.woken());
+            let turn = poll_fn(|cx| self.poll(cx, woken.as_mut(), clock.as_mut())).await;
+            if let Turn::End(end) = turn {
+                cause = Some(end);
+            }
+        }
+        let cause = cause.unwrap_or(Cause::Socket);
+        // A failure is recorded by the shell itself.
+        let _ = self.shell.with(|router| router.disconnect(Instant::now(), self.key, cause));
+        self.shell.hold(self.partial.len(), 0);
+        if let Some(code) = cause.reason() {
+            let mut out = self.out.split_off(self.written.min(self.out.len()));
+            if out.len() < STOP_READING {
+                disconnect(&mut out, self.version, code);
+                farewell(&mut self.stream, &out).await;
+            }
+        }
+    }
+
+    /// One round: write, read, look whether somebody called, look at the clock.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        woken: Pin<&mut impl Future<Output = ()>>,
+        mut clock: Pin<&mut Sleep>,
+    ) -> Poll<Turn> {
+        match self.poll_write(cx) {
+            Poll::Ready(Ok(())) if self.more => return Poll::Ready(Turn::Go),
+            Poll::Ready(Err(_)) => return Poll::Ready(Turn::End(Cause::Socket)),
+            _ => {}
+        }
+        let held_back = self.shell.is_paused(&self.link) || self.link.waiting_acks() >= self.receive_maximum;
+        if !held_back && self.out.len() - self.written < STOP_READING {
+            match self.poll_read(cx) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Turn::Go),
+                Poll::Ready(Err(cause)) => return Poll::Ready(Turn::End(cause)),
+                Poll::Pending => {}
+            }
+        }
+        if woken.poll(cx).is_ready() {
+            self.more = true;
+            return Poll::Ready(Turn::Go);
+        }
+        while clock.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            if held_back {
+                // It is the gateway that does not listen.
+                self.last_heard = now;
+            }
+            let patience = self.patience.unwrap_or(Duration::from_secs(86_400));
+            let due = self.last_heard + patience;
+            if due <= now && self.patience.is_some() {
+                return Poll::Ready(Turn::End(Cause::KeepAlive));
+            }
+            clock.as_mut().reset(due.max(now + Duration::from_millis(1)).into());
+        }
+        Poll::Pending
+    }
+
+    /// Writes what is there; ready when it is all written.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        while self.written < self.out.len() {
+            let rest = self.out.get(self.written..).unwrap_or_default();
+            let n = ready!(Pin::new(&mut self.stream).poll_write(cx, rest))?;
+            if n == 0 {
+                return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into()));
+            }
+            self.written += n;
+            if !self.marks.is_empty() {
+                self.tell_written();
+            }
+        }
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.written = 0;
+        self.out.clear();
+        if !self.more && self.out.capacity() > 0 {
+            (self.out, self.batch) = (Vec::new(), Vec::new());
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn tell_written(&mut self) {
+        let now = Instant::now();
+        let written = self.written;
+        self.marks.retain(|(end, mark)| {
+            let done = *end <= written;
+            if done {
+                mark.tell(now);
+            }
+            !done
+        });
+    }
+
+    /// Reads once and handles what is complete.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Cause>> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut buffer = ReadBuf::new(scratch);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {
+                    let now = Instant::now();
+                    self.last_heard = now;
+                    Poll::Ready(self.feed(buffer.filled(), now))
+                }
+                _ => Poll::Ready(Err(Cause::Socket)),
+            }
+        })
+    }
+
+    /// Handles the packets that `data` completes and keeps the rest.
+    fn feed(&mut self, data: &[u8], now: Instant) -> Result<(), Cause> {
+        let before = self.partial.len();
+        if self.partial.is_empty() {
+            let used = self.handle(data, None, now)?;
+            self.partial.extend_from_slice(data.get(used..).unwrap_or_default());
+        } else {
+            self.partial.extend_from_slice(data);
+            let found = frame(&self.partial, self.max_packet).map_err(|e| Cause::Protocol(e.reason()))?;
+            if found.is_some_and(|f| f.total <= self.partial.len()) {
+                let whole = std::mem::take(&mut self.partial).freeze();
+                let used = self.handle(&whole, Some(&whole), now)?;
+                self.partial.extend_from_slice(whole.get(used..).unwrap_or_default());
+            }
+        }
+        if self.partial.is_empty() && self.partial.capacity() > 0 {
+            self.partial = BytesMut::new();
+        }
+        if before != self.partial.len() {
+            let all = self.shell.hold(before, self.partial.len());
+            if all > self.max_memory && self.partial.len() > READ {
+                return Err(Cause::Protocol(reason::QUOTA_EXCEEDED));
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles all complete packets of a buffer; bytes used.
+    fn handle(&mut self, buffer: &[u8], owner: Option<&Bytes>, now: Instant) -> Result<usize, Cause> {
+        let mut used = 0;
+        loop {
+            let mut packets = Vec::new();
+            let mut failed = None;
+            while packets.len() < BATCH {
+                let rest = buffer.get(used..).unwrap_or_default();
+                let found = match frame(rest, self.max_packet) {
+                    Ok(found) => found,
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                };
+                let Some(found) = found.filter(|f| f.total <= rest.len()) else {
+                    break;
+                };
+                let body = rest.get(found.header..found.total).unwrap_or_default();
+                let owner = owner.filter(|_| found.total >= SHARED);
+                match decode(self.version, found.first, body, owner) {
+                    Ok(packet) => packets.push(packet),
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+                used += found.total;
+            }
+            let full = packets.len() == BATCH;
+            if !packets.is_empty() {
+                self.route(packets, now)?;
+            }
+            if let Some(error) = failed {
+                tracing::debug!(%error, "packet refused");
+                return Err(Cause::Protocol(error.reason()));
+            }
+            if !full {
+                return Ok(used);
+            }
+        }
+    }
+
+    fn route(&mut self, packets: Vec<Packet<'_>>, now: Instant) -> Result<(), Cause> {
+        let shell = Arc::clone(&self.shell);
+        let key = self.key;
+        let waiting = self.out.len() - self.written;
+        let (out, batch) = (&mut self.out, &mut self.batch);
+        let mut control = Vec::new();
+        let (result, more) = shell
+            .with(|router| {
+                for packet in packets {
+                    if let Err(cause) = router.packet(now, key, packet, &shell) {
+                        return (Err(cause), false);
+                    }
+                }
+                let more = waiting >= FILL || router.take(now, key, FILL - waiting, &mut control, batch);
+                (Ok(()), more)
+            })
+            .map_err(|_| Cause::Shutdown)?;
+        out.append(&mut control);
+        self.more = more;
+        self.encode(now);
+        result
+    }
+
+    /// Takes what the session has to send, up to the fill level, and the acknowledgements whose turn has come.
+    fn fill(&mut self) {
+        let waiting = self.out.len() - self.written;
+        if self.more && waiting < FILL {
+            let now = Instant::now();
+            let (key, batch) = (self.key, &mut self.batch);
+            let mut control = Vec::new();
+            let taken = self.shell.with(|router| router.take(now, key, FILL - waiting, &mut control, batch));
+            self.out.append(&mut control);
+            self.more = taken.unwrap_or(false);
+            self.encode(now);
+        }
+        self.link.drain_acks(self.version, &mut self.out);
+    }
+
+    fn encode(&mut self, now: Instant) {
+        for outgoing in self.batch.drain(..) {
+            let (item, pid, dup) = match outgoing {
+                Outgoing::Publish { item, pid, dup } => (item, pid, dup && true),
+                Outgoing::Pubrel(pid) => {
+                    packet_id_only(&mut self.out, self.version, 0x62, pid, reason::SUCCESS);
+                    continue;
+                }
+            };
+            let mut packet = out_publish(&item, pid, dup && item.qos != Qos::AtMostOnce, now);
+            if self.most_aliases > 0 {
+                let next = u16::try_from(self.aliases.len() + 1).unwrap_or(u16::MAX);
+                match self.aliases.get(&item.message.topic) {
+                    Some(alias) => (packet.alias, packet.topic) = (Some(*alias), ""),
+                    None if next <= self.most_aliases => {
+                        self.aliases.insert(Arc::clone(&item.message.topic), next);
+                        packet.alias = Some(next);
+                    }
+                    None => {}
+                }
+            }
+            publish(&mut self.out, self.version, &packet);
+            if let Some(mark) = &item.message.on_written {
+                self.marks.push((self.out.len(), mark.clone()));
+            }
+        }
+    }
+}

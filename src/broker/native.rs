@@ -1,0 +1,157 @@
+//! The gateway's own MQTT engine.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+pub use super::shell::Failure;
+
+use super::auth::Access;
+use super::config::Config;
+use super::link::Cause;
+use super::listener::{Door, accept_plain, bind};
+use super::router::{Router, Settings};
+use super::shell::Shell;
+use super::topic::TopicCheck;
+use super::{BrokerStats, Delivery, Handle, Publish, PublishError};
+
+/// What the engine needs of the gateway.
+pub struct Setup {
+    /// `[mqtt]`.
+    pub config: Config,
+    /// Folder for retained messages and sessions; `None`: nothing outlives the process.
+    pub state_dir: Option<PathBuf>,
+    /// Filters whose publishes are handed to the pipeline, such as `spBv1.0/#`.
+    pub taps: Vec<String>,
+    /// A check of topic names beyond MQTT's own; see [`super::subject_check`].
+    pub topic_check: Option<TopicCheck>,
+    /// Where publishes and events go. When it is full, clients are not read.
+    pub sink: mpsc::Sender<Delivery>,
+}
+
+/// Why the engine can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address can't be bound.
+    #[error("can't listen on {address}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The engine has already failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// A running engine.
+pub struct NativeBroker {
+    shell: Arc<Shell>,
+    config: Config,
+    addresses: Mutex<Vec<SocketAddr>>,
+    doors: Mutex<Vec<JoinHandle<()>>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl NativeBroker {
+    /// Builds the engine and starts its tasks on the present tokio runtime. No address is bound yet, so that the
+    /// gateway's retained STATE can be put in place first.
+    ///
+    /// # Errors
+    /// [`StartError`] where files are not usable.
+    pub fn start(setup: Setup) -> Result<Self, StartError> {
+        let instance = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0));
+        let settings = Settings::new(&setup.config, setup.taps, setup.topic_check, instance);
+        let router = Router::new(settings);
+        let access = Access::load(&setup.config);
+        let shell = Shell::new(router, setup.sink, access);
+        shell.with(|router| router.handle_timeout(Instant::now()))?;
+        let tasks = vec![
+            tokio::spawn(Arc::clone(&shell).run_pump()),
+            tokio::spawn(Arc::clone(&shell).run_timers()),
+        ];
+        Ok(Self { shell, config: setup.config, addresses: Mutex::default(), doors: Mutex::default(), tasks })
+    }
+
+    /// Binds the configured addresses and accepts connections.
+    ///
+    /// # Errors
+    /// [`StartError::Bind`] for the first address that can't be bound; none is accepted on then.
+    pub async fn listen(&self) -> Result<(), StartError> {
+        let limits = &self.config.limits;
+        let door = Door {
+            connections: limits.connections,
+            connections_per_address: limits.connections_per_address,
+            connect_timeout: limits.connect_timeout.0,
+        };
+        let mut listeners = Vec::new();
+        for &address in &self.config.listen {
+            let bound = bind(address).and_then(|l| Ok((l.local_addr()?, l)));
+            listeners.push(bound.map_err(|source| StartError::Bind { address, source })?);
+        }
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        for (address, listener) in listeners {
+            addresses.push(address);
+            doors.push(tokio::spawn(accept_plain(listener, Arc::clone(&self.shell), door)));
+        }
+        Ok(())
+    }
+
+    /// Plain-TCP addresses that are bound, in the order of the configuration.
+    #[must_use]
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells when the engine can't go on: the process has to end then.
+    #[must_use]
+    pub fn failure(&self) -> watch::Receiver<Option<Failure>> {
+        self.shell.failure()
+    }
+
+    /// Closes the listeners, tells every client that the server shuts down, and waits until they are gone, at most
+    /// until `deadline`. Wills are not sent: a stop of the gateway says nothing about its clients.
+    pub async fn stop(&self, deadline: Instant) {
+        for door in self.doors.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            door.abort();
+        }
+        let links = self.shell.with(|router| {
+            router.stop();
+            router.links().cloned().collect::<Vec<_>>()
+        });
+        for link in links.unwrap_or_default() {
+            link.stop(Cause::Shutdown);
+        }
+        while self.shell.open() > 0 && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Handle for NativeBroker {
+    fn publish(&self, publish: Publish) -> Result<(), PublishError> {
+        self.shell
+            .with(|router| router.publish(Instant::now(), publish))
+            .unwrap_or(Err(PublishError::Stopped))
+    }
+
+    fn has_subscriber(&self, topic: &str) -> Option<bool> {
+        self.shell.with(|router| router.has_subscriber(topic)).ok()
+    }
+
+    fn stats(&self) -> BrokerStats {
+        let counted = self.shell.with(|router| (router.gauges(), router.dropped.list(), router.refused.list()));
+        let ([connections, sessions, retained, publishes], dropped, refused) = counted.unwrap_or_default();
+        BrokerStats { engine: "native", connections, sessions, retained, publishes, dropped, refused }
+    }
+}
