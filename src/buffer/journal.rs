@@ -321,7 +321,7 @@ impl Journal {
         }
         let scan = self.shared.scan(lane).lock();
         let mut scan = scan.unwrap_or_else(PoisonError::into_inner);
-        scan.seek(after);
+        scan.seek(&self.shared, after);
         let mut ords = Vec::new();
         let mut hot = 0;
         while records.len() < max_records {

@@ -80,6 +80,8 @@ impl Lost {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ledger {
     pub(crate) epoch: Epoch,
+    /// The journal was closed: no id has been given since this was written.
+    pub(crate) closed: bool,
     /// Highest id given to a record.
     pub(crate) last_id: RecordId,
     /// Newest engine time seen.
@@ -128,6 +130,7 @@ impl Ledger {
     pub(crate) fn new(epoch: Epoch) -> Self {
         Self {
             epoch,
+            closed: false,
             last_id: 0,
             engine_ms: 0,
             keep_from: RecordId::MAX,

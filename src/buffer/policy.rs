@@ -4,7 +4,7 @@
 //! 1. acknowledged, past the grace, not needed by a state snapshot;
 //! 2. acknowledged within the grace (counted as `grace_cut`);
 //! 3. acknowledged, needed by a state snapshot (counted as `snapshot_overrun`);
-//! 4. the oldest undelivered data; one `gap` record takes its place;
+//! 4. the oldest undelivered data that no reader holds; one `gap` record takes its place;
 //! 5. the oldest undelivered alarms, when there is no sealed data segment left and alarms take more than
 //!    half of the quota.
 //!
@@ -98,14 +98,17 @@ impl Writer {
             let aged = segment.summary.engine_ms.saturating_add(config.warm_ttl_ms) <= state.now_ms;
             graced && aged && (state.clock_trusted || config.warm_ttl_ms == 0)
         };
-        let oldest = |lane: Lane| {
-            let segment = state
-                .lane(lane)
-                .segments
-                .front()
-                .filter(|segment| segment.sealed)?;
-            let acked = segment.summary.last_id <= state.ledger.lane(lane).cursor;
-            Some((segment, acked))
+        // Acknowledged ones go from the front. Undelivered ones behind what readers hold: those records are in
+        // flight, and the chain of `prev` stays whole.
+        let candidate = |lane: Lane| {
+            let memory = state.lane(lane);
+            let mut sealed = memory.segments.iter().filter(|segment| segment.sealed);
+            let front = sealed.clone().next()?;
+            if front.summary.last_id <= state.ledger.lane(lane).cursor {
+                return Some((front, true));
+            }
+            let unread = sealed.find(|segment| segment.summary.first_id > memory.read_high);
+            Some((unread.unwrap_or(front), false))
         };
         let rank = |(segment, acked): (&Segment, bool)| {
             let needed = segment.summary.last_id > keep_from;
@@ -134,7 +137,7 @@ impl Writer {
         };
         let best = LANES
             .into_iter()
-            .filter_map(oldest)
+            .filter_map(candidate)
             .filter_map(|found| Some((rank(found)?, found)))
             .min_by_key(|(rank, (segment, _))| (*rank, segment.summary.last_id));
         let (rank, (segment, acked)) = best?;
@@ -344,5 +347,6 @@ fn give_up(state: &mut State, victim: &Victim) {
     }
     let read_high = state.lane(victim.lane).read_high;
     state.ledger.lose(lost, read_high);
+    state.drops += 1;
     state.ledger_dirty = true;
 }

@@ -56,6 +56,8 @@ pub(crate) struct LaneScan {
     prev_ms: u64,
     source: Option<Source>,
     ready: VecDeque<Item>,
+    /// Given-up segments as of what has been read ahead.
+    drops: u64,
 }
 
 impl LaneScan {
@@ -68,11 +70,17 @@ impl LaneScan {
             prev_ms: 0,
             source: None,
             ready: VecDeque::new(),
+            drops: 0,
         }
     }
 
     /// Goes on after `after`; keeps what was read when that is where it stands.
-    pub(crate) fn seek(&mut self, after: RecordId) {
+    pub(crate) fn seek(&mut self, shared: &Shared, after: RecordId) {
+        let drops = shared.lock().drops;
+        if drops != self.drops {
+            *self = Self::new(self.lane, after);
+            self.drops = drops;
+        }
         while self
             .ready
             .front()
@@ -84,6 +92,7 @@ impl LaneScan {
         }
         if self.after != after {
             *self = Self::new(self.lane, after);
+            self.drops = drops;
         }
     }
 
@@ -219,6 +228,16 @@ impl LaneScan {
         self.prev = summary.last_id;
     }
 
+    /// Puts what is not in a segment in line; the next ordinal to come follows from it.
+    fn take_items(&mut self, items: Vec<Item>) -> bool {
+        let Some(last) = items.last() else { return false };
+        self.expect = Some(last.ord_end);
+        self.prev = last.record.id;
+        self.prev_ms = last.record.data.received_ms;
+        self.ready.extend(items);
+        true
+    }
+
     /// Finds the segment that holds the next record, or takes records from memory.
     fn locate(&mut self, shared: &Shared) -> Result<bool, ReadError> {
         let after = self.seen();
@@ -226,10 +245,8 @@ impl LaneScan {
             let state = shared.lock();
             let memory = state.lane(self.lane);
             if let Some(items) = hot_items(&state, self.lane, after) {
-                let any = !items.is_empty();
                 drop(state);
-                self.ready.extend(items);
-                return Ok(any);
+                return Ok(self.take_items(items));
             }
             let holds =
                 |segment: &&crate::buffer::segment::Segment| segment.summary.last_id > after;
@@ -251,10 +268,8 @@ impl LaneScan {
                     } else {
                         gaps
                     };
-                    let any = !gaps.is_empty();
                     drop(state);
-                    self.ready.extend(gaps);
-                    return Ok(any);
+                    return Ok(self.take_items(gaps));
                 }
             }
         };

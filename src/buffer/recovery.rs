@@ -200,24 +200,22 @@ pub(crate) fn recover(storage: &dyn Storage, config: &Config) -> Result<Recovere
             .map_or(0, |segment| segment.summary.engine_ms);
         ledger.engine_ms = ledger.engine_ms.max(newest);
     }
-    let last_id = LANES
-        .map(|lane| ledger.lane(lane).last_id)
-        .into_iter()
-        .max()
-        .unwrap_or(0)
-        .max(ledger.last_id);
-    ledger.last_id = last_id;
-    report.clean = sealed_tails && holes.is_empty() && !rebuilt;
-    report.last_id = last_id;
+    let newest = LANES.map(|lane| ledger.lane(lane).last_id).into_iter().max().unwrap_or(0);
+    let last_id = newest.max(ledger.last_id);
+    report.clean = ledger.closed && sealed_tails && holes.is_empty();
+    ledger.closed = false;
+    report.last_id = newest;
     report.epoch = epoch_hex(&ledger.epoch);
     report.engine_ms_base = ledger.engine_ms;
     report.segments = memories.iter().map(|memory| memory.segments.len()).sum();
     let fresh = rebuilt && last_id == 0;
+    // Every id that this process may give lies above what the ledger says from here on.
     let next_id = if report.clean || fresh {
         last_id + 1
     } else {
         last_id + ID_JUMP
     };
+    ledger.last_id = next_id - 1;
     for (lane, memory) in LANES.into_iter().zip(&mut memories) {
         let last = ledger.lane(lane).last_id;
         (memory.hot_floor, memory.synced) = (last, last);

@@ -110,6 +110,8 @@ pub(crate) struct State {
     pub(crate) syncing_since: Option<Instant>,
     pub(crate) stopped: Option<String>,
     pub(crate) figures: Figures,
+    /// Undelivered segments given up so far: readers throw away what they have read ahead.
+    pub(crate) drops: u64,
 }
 
 impl State {
@@ -140,6 +142,7 @@ impl State {
             syncing_since: None,
             stopped: None,
             figures: Figures::default(),
+            drops: 0,
         }
     }
 

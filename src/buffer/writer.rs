@@ -184,6 +184,11 @@ impl Writer {
             for lane in LANES {
                 self.seal(lane)?;
             }
+            {
+                // What could not be written is forgotten with this process, but its ids are not.
+                let mut state = self.shared.lock();
+                state.ledger.closed = LANES.iter().all(|lane| state.lane(*lane).queue.is_empty());
+            }
             self.save_ledger(true)?;
         }
         Ok(())
