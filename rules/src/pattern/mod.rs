@@ -21,6 +21,8 @@
 //!   this engine puts out [`Output::SkipMissed`] and goes on.
 //! * A repeated group that can match nothing (`(a?)+`) makes Flink loop for ever; here the empty round
 //!   is not walked again.
+//! * `greedy`, `optional` and `until` together behind a `not-followed-by` make Flink fail when `until`
+//!   fits; here the pattern goes on to the next stage.
 //!
 //! # Two ways through
 //! The automaton handles everything. Plain sequences take a shorter way ([`Plan::is_chain`]) with the
