@@ -9,6 +9,8 @@ pub mod compress;
 pub mod dataset;
 pub mod datatype;
 pub mod edge;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod host;
 pub mod metric;
 pub mod payload;
