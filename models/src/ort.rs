@@ -1,6 +1,6 @@
 //! onnxruntime, found at run time: the CPU, and CUDA and TensorRT on a Jetson.
 //!
-//! The binary does not link it. Every call goes through [`environment`], which opens
+//! The binary does not link it. Every call goes through `environment`, which opens
 //! the library first; any other call of crate `ort` before that would panic. A
 //! provider must register, or opening fails: never silently the CPU.
 

@@ -228,6 +228,23 @@ impl Registry {
         Self::load(&[Source::Embedded], &BackendPreference::builtin())
     }
 
+    /// Names of the models that are part of the binary.
+    pub fn shipped() -> impl Iterator<Item = &'static str> {
+        crate::artifacts::EMBEDDED.iter().map(|model| model.name)
+    }
+
+    /// Keeps the models whose name is wanted, and the lighter ones that they name.
+    pub fn keep(&mut self, wanted: impl Fn(&str) -> bool) {
+        let lighter: Vec<Arc<str>> = self
+            .models
+            .values()
+            .filter(|model| wanted(&model.files.manifest.name))
+            .filter_map(|model| model.files.manifest.lighter.clone())
+            .collect();
+        self.models
+            .retain(|name, _| wanted(name) || lighter.contains(name));
+    }
+
     /// One model.
     pub fn get(&self, name: &str) -> Option<&ActiveModel> {
         self.models.get(name)
