@@ -98,3 +98,28 @@ impl AliasTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_large_aliases_live_and_go_alike() {
+        let mut table = AliasTable::default();
+        let target = |entity, metric| AliasTarget { entity, metric };
+        for (at, alias) in [0, 1, 8191, 8192, u64::MAX].into_iter().enumerate() {
+            let entity = at as u32 % 2;
+            assert_eq!(table.insert(alias, target(entity, 7)), None);
+            // The first meaning stays.
+            assert_eq!(table.insert(alias, target(9, 9)), Some(target(entity, 7)));
+            assert_eq!(table.get(alias), Some(target(entity, 7)));
+        }
+        assert_eq!(table.len(), 5);
+        table.remove_entity(0);
+        assert_eq!(table.len(), 2);
+        assert_eq!(table.get(0), None);
+        assert_eq!(table.get(8192), Some(target(1, 7)));
+        table.clear();
+        assert!(table.is_empty());
+    }
+}

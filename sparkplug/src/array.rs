@@ -226,3 +226,93 @@ fn strings(bytes: &[u8]) -> Result<Vec<Arc<str>>, ArrayError> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(array: Array, bytes: &[u8]) {
+        assert_eq!(array.encode().unwrap(), bytes);
+        assert_eq!(Array::decode(array.datatype(), bytes), Ok(array));
+    }
+
+    /// Recomputed: four of the text's own examples are wrong.
+    #[test]
+    fn the_examples_of_the_norm() {
+        check(Array::Int8(vec![-23, 123]), &[0xe9, 0x7b]);
+        check(
+            Array::Int16(vec![-30_000, 30_000]),
+            &[0xd0, 0x8a, 0x30, 0x75],
+        );
+        check(Array::UInt8(vec![23, 250]), &[0x17, 0xfa]);
+        check(
+            Array::Float(vec![1.23, 89.341]),
+            &[0xa4, 0x70, 0x9d, 0x3f, 0x98, 0xae, 0xb2, 0x42],
+        );
+        check(
+            Array::Double(vec![12.354_213, 1_022.912_321_3]),
+            &[
+                0xd7, 0xa2, 0x05, 0x68, 0x5b, 0xb5, 0x28, 0x40, 0x8e, 0x17, 0x1c, 0x6f, 0x4c, 0xf7,
+                0x8f, 0x40,
+            ],
+        );
+        check(
+            Array::DateTime(vec![1_256_102_875_335, 1_656_107_875_000]),
+            &[
+                0xc7, 0xd0, 0x90, 0x75, 0x24, 0x01, 0, 0, 0xb8, 0xba, 0xb8, 0x97, 0x81, 0x01, 0, 0,
+            ],
+        );
+        let bits = [0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1].map(|it| it == 1);
+        check(Array::Boolean(bits.to_vec()), &[0x0c, 0, 0, 0, 0x34, 0xd0]);
+        check(
+            Array::String(vec!["ABC".into(), "hello".into()]),
+            b"ABC\0hello\0",
+        );
+    }
+
+    #[test]
+    fn the_unused_bits_of_the_last_byte_do_not_matter() {
+        let read = Array::decode(DataType::BooleanArray, &[3, 0, 0, 0, 0b1011_1111]);
+        assert_eq!(read, Ok(Array::Boolean(vec![true, false, true])));
+    }
+
+    #[test]
+    fn malformed_bytes_are_errors() {
+        for (datatype, bytes, error) in [
+            (
+                DataType::Int32Array,
+                &[1, 2, 3][..],
+                ArrayError::Width { len: 3, width: 4 },
+            ),
+            (
+                DataType::BooleanArray,
+                &[1, 0],
+                ArrayError::Width { len: 2, width: 4 },
+            ),
+            (
+                DataType::BooleanArray,
+                &[0xff, 0xff, 0xff, 0xff, 1],
+                ArrayError::Count {
+                    count: u32::MAX,
+                    len: 1,
+                },
+            ),
+            (DataType::StringArray, b"AB", ArrayError::Unterminated),
+            (DataType::StringArray, &[0xff, 0], ArrayError::Utf8(0)),
+            (DataType::Int8, &[1], ArrayError::NotAnArray(DataType::Int8)),
+        ] {
+            assert_eq!(Array::decode(datatype, bytes), Err(error));
+        }
+        let nul = Array::String(vec!["a".into(), "b\0".into()]);
+        assert_eq!(nul.encode(), Err(ArrayError::Nul(1)));
+    }
+
+    #[test]
+    fn nothing_is_an_empty_array_of_any_type() {
+        for datatype in DataType::ALL.into_iter().filter(|it| it.is_array()) {
+            let read = Array::decode(datatype, &[]).unwrap();
+            assert!(read.is_empty());
+            assert_eq!(read.datatype(), datatype);
+        }
+    }
+}

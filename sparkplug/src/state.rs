@@ -84,3 +84,44 @@ pub fn legacy_topic(host: &str) -> String {
 pub fn host_filters(host: &str) -> [String; 2] {
     [format!("{NAMESPACE}/#"), state_topic(host)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_state_birth_payload_is_strict_json() {
+        let body = HostState::body(true, 1_760_000_000_000);
+        assert_eq!(body, br#"{"online":true,"timestamp":1760000000000}"#);
+        let state = HostState {
+            online: true,
+            timestamp: Some(1_760_000_000_000),
+        };
+        assert_eq!(HostState::parse(&body), Ok(state));
+        for (text, error) in [
+            ("", StateError::Json),
+            ("ONLINE", StateError::Json),
+            ("[]", StateError::Json),
+            (r#"{"timestamp":1}"#, StateError::Online),
+            (r#"{"online":"true","timestamp":1}"#, StateError::Online),
+            (r#"{"online":1,"timestamp":1}"#, StateError::Online),
+            (r#"{"online":true}"#, StateError::Timestamp),
+            (r#"{"online":true,"timestamp":"1"}"#, StateError::Timestamp),
+            (r#"{"online":true,"timestamp":1.5}"#, StateError::Timestamp),
+            (r#"{"online":true,"timestamp":-1}"#, StateError::Timestamp),
+        ] {
+            assert_eq!(HostState::parse(text.as_bytes()), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_form_of_2_2_is_read_and_never_written() {
+        let state = |online| HostState {
+            online,
+            timestamp: None,
+        };
+        assert_eq!(HostState::parse_legacy(b"ONLINE"), Some(state(true)));
+        assert_eq!(HostState::parse_legacy(b"OFFLINE"), Some(state(false)));
+        assert_eq!(HostState::parse_legacy(b"online"), None);
+    }
+}

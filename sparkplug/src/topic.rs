@@ -434,3 +434,135 @@ pub fn check_id(level: Level, id: &str) -> Result<(), TopicError> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(verb: NodeVerb, group: &str, node: &str) -> Topic {
+        Topic::Node {
+            verb,
+            node: NodeId::new(group, node).unwrap(),
+        }
+    }
+
+    fn device(verb: DeviceVerb, group: &str, node: &str, device: &str) -> Topic {
+        Topic::Device {
+            verb,
+            device: DeviceId::new(group, node, device).unwrap(),
+        }
+    }
+
+    #[test]
+    fn topic_structure_of_every_message() {
+        for (text, topic) in [
+            ("spBv1.0/g/NBIRTH/n", node(NodeVerb::Birth, "g", "n")),
+            ("spBv1.0/g/NDATA/n", node(NodeVerb::Data, "g", "n")),
+            ("spBv1.0/g/NDEATH/n", node(NodeVerb::Death, "g", "n")),
+            ("spBv1.0/g/NCMD/n", node(NodeVerb::Command, "g", "n")),
+            (
+                "spBv1.0/g/DBIRTH/n/d",
+                device(DeviceVerb::Birth, "g", "n", "d"),
+            ),
+            (
+                "spBv1.0/g/DDATA/n/d",
+                device(DeviceVerb::Data, "g", "n", "d"),
+            ),
+            (
+                "spBv1.0/g/DDEATH/n/d",
+                device(DeviceVerb::Death, "g", "n", "d"),
+            ),
+            (
+                "spBv1.0/g/DCMD/n/d",
+                device(DeviceVerb::Command, "g", "n", "d"),
+            ),
+            // A group may be called STATE, a host anything.
+            ("spBv1.0/STATE/NDATA/n", node(NodeVerb::Data, "STATE", "n")),
+            ("spBv1.0/STATE/h", Topic::State { host: "h".into() }),
+        ] {
+            assert_eq!(Topic::parse(text), Ok(topic.clone()), "{text}");
+            assert_eq!(topic.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn topic_structure_namespace_valid_ids_are_any_utf8_but_three() {
+        for id in ["a b", "a.b", "$sys", "Grüße", "圧力", "_", "STATE"] {
+            let text = format!("spBv1.0/{id}/DDATA/{id}/{id}");
+            assert_eq!(Topic::parse(&text).unwrap().to_string(), text);
+        }
+        for found in ['+', '#', '\0'] {
+            for text in [
+                format!("spBv1.0/g{found}/NDATA/n"),
+                format!("spBv1.0/g/NDATA/{found}n"),
+                format!("spBv1.0/g/DDATA/n/{found}"),
+                format!("spBv1.0/STATE/{found}"),
+            ] {
+                let error = Topic::parse(&text).unwrap_err();
+                assert!(
+                    matches!(error, TopicError::Character { found: it, .. } if it == found),
+                    "{text:?}: {error}"
+                );
+            }
+        }
+        assert!(NodeId::new("a/b", "n").is_err());
+        assert!(DeviceId::new("g", "n", "").is_err());
+    }
+
+    #[test]
+    fn case_sensitivity_sparkplug_ids() {
+        assert_ne!(
+            Topic::parse("spBv1.0/G/NDATA/n"),
+            Topic::parse("spBv1.0/g/NDATA/n")
+        );
+        assert_eq!(
+            Topic::parse("SPBV1.0/g/NDATA/n"),
+            Err(TopicError::Namespace)
+        );
+    }
+
+    #[test]
+    fn topic_structure_namespace_device_id_associated_message_types() {
+        for text in [
+            "spBv1.0/g/NDATA/n/d",
+            "spBv1.0/g/DDATA/n",
+            "spBv1.0/g/DDATA/n/d/e",
+            "spBv1.0/g/NDATA",
+            "spBv1.0/g",
+            "spBv1.0",
+            "spBv1.0/STATE",
+        ] {
+            assert!(
+                matches!(Topic::parse(text), Err(TopicError::Levels { .. })),
+                "{text}"
+            );
+        }
+        assert!(matches!(
+            Topic::parse("spBv1.0/g/NREBIRTH/n"),
+            Err(TopicError::Verb { .. })
+        ));
+        assert!(matches!(
+            Topic::parse("spBv1.0//NDATA/n"),
+            Err(TopicError::Empty {
+                level: Level::Group
+            })
+        ));
+    }
+
+    #[test]
+    fn conformance_mqtt_aware_certificate_topics() {
+        for (text, kept) in [
+            ("spBv1.0/g/NBIRTH/n", true),
+            ("spBv1.0/g/DBIRTH/n/d", true),
+            ("spBv1.0/g/NDATA/n", false),
+            ("spBv1.0/g/NDEATH/n", false),
+            ("spBv1.0/STATE/h", false),
+        ] {
+            let certificate = Topic::parse(text).unwrap().certificate();
+            assert_eq!(
+                certificate,
+                kept.then(|| format!("$sparkplug/certificates/{text}"))
+            );
+        }
+    }
+}

@@ -5,6 +5,8 @@
 //! cannot share a mistake in the wire format.
 
 mod primary;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -8,6 +8,8 @@ mod encode;
 mod nested;
 pub(crate) mod raw;
 mod resolved;
+#[cfg(test)]
+mod tests;
 pub(crate) mod value;
 
 use std::sync::Arc;
