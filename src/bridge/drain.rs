@@ -295,6 +295,7 @@ pub struct Drain {
     ticket: u64,
     fresh: bool,
     exhausted: bool,
+    grown: bool,
     follows: Option<RecordId>,
     stored_to: RecordId,
     parts_stored: Option<(u32, u32)>,

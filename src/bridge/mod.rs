@@ -200,3 +200,6 @@ fn seed(gateway: &str) -> u64 {
         .bytes()
         .fold(time, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte)))
 }
+
+#[cfg(test)]
+mod tests;

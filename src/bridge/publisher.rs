@@ -241,17 +241,17 @@ impl Publisher for NatsLink {
         loop {
             tokio::select! {
                 biased;
-                message = self.acks.next() => match message {
-                    Some(message) => if let Some(incoming) = acknowledgement(&message) {
-                        return incoming;
-                    },
-                    None => return Incoming::Closed,
-                },
                 report = self.reports.recv() => match report {
                     None | Some(Report::Closed) => return Incoming::Closed,
                     Some(Report::Server(detail)) => if let Some(incoming) = denial(&detail) {
                         return incoming;
                     },
+                },
+                message = self.acks.next() => match message {
+                    Some(message) => if let Some(incoming) = acknowledgement(&message) {
+                        return incoming;
+                    },
+                    None => return Incoming::Closed,
                 },
             }
         }

@@ -52,6 +52,7 @@ impl Drain {
             ticket: 0,
             fresh: true,
             exhausted: false,
+            grown: false,
             follows: None,
             stored_to: 0,
             parts_stored: None,
@@ -199,7 +200,7 @@ impl Drain {
             return false;
         }
         self.reading = false;
-        self.exhausted = !more;
+        self.exhausted = !more && !self.grown;
         if let Some(last) = units.last() {
             self.read_after = last.record;
         }
@@ -212,6 +213,8 @@ impl Drain {
         if head > self.head {
             self.head = head;
             self.exhausted = false;
+            // A reading that is under way may have looked before.
+            self.grown = true;
         }
     }
 
@@ -309,7 +312,11 @@ impl Drain {
 
     /// The server does not permit this record's subject.
     pub fn handle_denied(&mut self, now: Duration, record: RecordId, detail: &str) {
-        if self.phase == Phase::Flowing {
+        // The refusals of the messages behind it may have come first.
+        if matches!(
+            self.phase,
+            Phase::Flowing | Phase::Waiting { .. } | Phase::Inspecting
+        ) {
             self.set_state(UplinkState::Denied, detail);
             self.strike(now, record, detail);
         }

@@ -89,6 +89,7 @@ impl Drain {
         }
         if !self.reading && !self.exhausted && self.queue.len() <= self.limits.read_records / 2 {
             self.reading = true;
+            self.grown = false;
             self.ticket += 1;
             self.actions.push_back(Action::Read {
                 after: self.read_after,

@@ -219,7 +219,7 @@ struct Sim {
     published: u64,
     filtered: u64,
     unsendable: u64,
-    reads: Option<(u64, u64)>,
+    reads: Option<(u64, u64, u64)>,
     holes: bool,
     trace: Vec<String>,
 }
@@ -317,7 +317,10 @@ impl Sim {
                 Action::Disconnect => self.cut(),
                 Action::Inspect => self.send(Request::Inspect),
                 Action::LookUp { stream_seq } => self.send(Request::LookUp(stream_seq)),
-                Action::Read { after, ticket, .. } => self.reads = Some((after, ticket)),
+                Action::Read { after, ticket, .. } => {
+                    // The reading looks now; what it found is known later.
+                    self.reads = Some((after, ticket, self.head));
+                }
                 Action::Publish(publish) => self.send(Request::Publish(publish)),
                 Action::Keep(checkpoint) => {
                     let acked = self.persisted.back().unwrap().1;
@@ -412,13 +415,13 @@ impl Sim {
     }
 
     fn read(&mut self) {
-        let Some((after, ticket)) = self.reads.take() else {
+        let Some((after, ticket, head)) = self.reads.take() else {
             return;
         };
         let from = (after + 1).max(self.oldest_kept);
-        let to = self.head.min(from + self.limits.read_records as u64);
+        let to = head.min(from + self.limits.read_records as u64);
         let units: Vec<_> = (from..=to).map(|id| self.unit(id)).collect();
-        let more = units.last().is_some_and(|last| last.record < self.head);
+        let more = units.last().is_some_and(|last| last.record < head);
         self.drain.handle_units(ticket, &units, more);
     }
 

