@@ -9,6 +9,7 @@
 )]
 
 mod bombs;
+mod conformance;
 mod proto;
 mod roundtrip;
 mod simulation;

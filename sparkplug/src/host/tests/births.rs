@@ -296,3 +296,52 @@ fn the_limits_on_nodes_devices_and_metrics_hold() {
     );
     assert_eq!(bench.device().metrics().len(), 1);
 }
+
+#[test]
+fn topic_structure_namespace_duplicate_device_id_across_edge_node() {
+    let mut bench = Bench::new();
+    for (node, value) in [("n1", 1.0), ("n2", 2.0)] {
+        let birth = encode(
+            Some(EPOCH),
+            Some(0),
+            &[bdseq_metric(0).at(EPOCH)],
+            Form::Full,
+        );
+        bench.raw(&format!("spBv1.0/g/NBIRTH/{node}"), &birth);
+        let metric = double("Pressure", value).at(EPOCH);
+        let birth = encode(Some(EPOCH), Some(1), &[metric], Form::Full);
+        bench.raw(&format!("spBv1.0/g/DBIRTH/{node}/d"), &birth);
+        // The same id again is the same device.
+        let birth = encode(
+            Some(EPOCH + 1),
+            Some(2),
+            &[double("Pressure", value)],
+            Form::Full,
+        );
+        bench.raw(&format!("spBv1.0/g/DBIRTH/{node}/d"), &birth);
+    }
+    for (node, value) in [("n1", 1.0), ("n2", 2.0)] {
+        let id = NodeId::new("g", node).unwrap();
+        assert_eq!(bench.session.node(&id).unwrap().devices().count(), 1);
+        let state = bench.session.metric(&id, Some("d"), "Pressure").unwrap();
+        assert_eq!(state.value, Value::Double(value));
+    }
+}
+
+#[test]
+fn case_sensitivity_ids_and_names_are_kept_apart() {
+    let mut bench = Bench::new();
+    let metrics = [
+        bdseq_metric(0).at(EPOCH),
+        double("temp", 1.0).at(EPOCH),
+        double("TEMP", 2.0).at(EPOCH),
+    ];
+    let birth = encode(Some(EPOCH), Some(0), &metrics, Form::Full);
+    for topic in ["spBv1.0/g/NBIRTH/n", "spBv1.0/G/NBIRTH/n"] {
+        bench.raw(topic, &birth);
+    }
+    assert_eq!(bench.session.nodes().count(), 2);
+    let own = bench.node().own();
+    assert_eq!(own.metric("temp").unwrap().value, Value::Double(1.0));
+    assert_eq!(own.metric("TEMP").unwrap().value, Value::Double(2.0));
+}

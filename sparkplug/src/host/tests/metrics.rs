@@ -422,3 +422,36 @@ fn bad_bytes_are_refused_by_reason_and_neighbours_pass() {
         ]
     );
 }
+
+#[test]
+fn payloads_template_definition_nbirth_only() {
+    let definition = Arm::TemplateValue(payload::Template {
+        metrics: vec![raw(Some("rpm"), None, Some(3), None)],
+        is_definition: Some(true),
+        ..Default::default()
+    });
+    let mut bench = born(vec![raw(Some("Motor"), None, Some(19), Some(definition))]);
+    // A definition that comes with a device defines nothing: the member stays untyped.
+    let instance = Arm::TemplateValue(payload::Template {
+        metrics: vec![raw(
+            Some("rpm"),
+            None,
+            None,
+            Some(Arm::IntValue(4_294_967_284)),
+        )],
+        template_ref: Some("Motor".into()),
+        is_definition: Some(false),
+        ..Default::default()
+    });
+    let record = send(
+        &mut bench,
+        "DDATA",
+        2,
+        vec![raw(Some("M1"), None, Some(19), Some(instance))],
+    );
+    let Value::Template(template) = &record.metrics[0].value else {
+        panic!("no template");
+    };
+    assert_eq!(template.metrics[0].value, Value::UInt(4_294_967_284));
+    assert!(template.metrics[0].flags.contains(MetricFlags::NO_DATATYPE));
+}
