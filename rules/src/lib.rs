@@ -1,12 +1,27 @@
 //! Keyed complex event processing for Sparkplug metrics, without I/O.
+//!
+//! [`load_packs`] reads rules; an [`Engine`] runs them over [`Event`]s and gives [`Output`]s.
+//! `README.md` beside this crate describes the rule language.
 
+mod absence;
+mod alarm;
 mod engine;
 mod event;
 mod lang;
-pub mod pattern;
 mod output;
+pub mod pattern;
+mod snapshot;
+mod threshold;
 mod value;
+mod window;
 
+pub use alarm::AlarmError;
+pub use engine::{AlarmInfo, Counts, DeathCause, Engine, Guard, Limits, RuleInfo};
 pub use event::{Cause, Event, EventKind, Key, Level, QUALITY_GOOD, Sample};
-pub use value::Value;
 pub use lang::{EvalError, ExprProblem, LoadError, Pack, Problem, load_packs};
+pub use output::{
+    AlarmAction, AlarmEvent, AlarmStatus, CommandRequest, Confirm, EvalFailure, EvictReason,
+    Evicted, Expect, Late, Match, Output, Priority, TimedOut, Undo, Values,
+};
+pub use snapshot::Corrupt;
+pub use value::Value;
