@@ -25,7 +25,7 @@ use super::link::{Cause, Link};
 use super::outbound::Outgoing;
 use super::router::{Accepted, Key, Peer, out_publish};
 use super::shell::Shell;
-use super::{Qos, Written};
+use super::Written;
 
 /// Bytes read at once.
 const READ: usize = 64 << 10;
@@ -112,17 +112,22 @@ impl Drop for Detach {
     }
 }
 
-async fn refuse<S: AsyncWrite + Unpin>(stream: &mut S, version: Version, code: u8) {
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, version: Version, code: u8) {
     let mut out = Vec::new();
     connack(&mut out, version, &Connack { reason: code, ..Connack::default() });
     farewell(stream, &out).await;
 }
 
-async fn farewell<S: AsyncWrite + Unpin>(stream: &mut S, out: &[u8]) {
+/// Sends last bytes and closes. What the peer still sends is read and thrown away for a moment: closing a socket
+/// with unread data would destroy the last bytes on their way.
+async fn farewell<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, out: &[u8]) {
     // The peer may be gone already: nothing depends on these bytes.
     let _ = tokio::time::timeout(FAREWELL, async {
         stream.write_all(out).await?;
-        stream.shutdown().await
+        stream.shutdown().await?;
+        let mut sink = [0; 512];
+        while stream.read(&mut sink).await? > 0 {}
+        std::io::Result::Ok(())
     })
     .await;
 }
@@ -454,13 +459,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn encode(&mut self, now: Instant) {
         for outgoing in self.batch.drain(..) {
             let (item, pid, dup) = match outgoing {
-                Outgoing::Publish { item, pid, dup } => (item, pid, dup && true),
+                Outgoing::Publish { item, pid, dup } => (item, pid, dup),
                 Outgoing::Pubrel(pid) => {
                     packet_id_only(&mut self.out, self.version, 0x62, pid, reason::SUCCESS);
                     continue;
                 }
             };
-            let mut packet = out_publish(&item, pid, dup && item.qos != Qos::AtMostOnce, now);
+            let mut packet = out_publish(&item, pid, dup, now);
             if self.most_aliases > 0 {
                 let next = u16::try_from(self.aliases.len() + 1).unwrap_or(u16::MAX);
                 match self.aliases.get(&item.message.topic) {

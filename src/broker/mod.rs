@@ -15,7 +15,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 mod acl;
-mod auth;
+pub mod auth;
 mod aware;
 mod codec;
 pub mod config;
@@ -32,7 +32,36 @@ mod shell;
 mod subscriptions;
 mod topic;
 
+pub use acl::AclError;
 pub use topic::{TopicCheck, subject_check};
+
+/// What is wrong with `[mqtt]`, each with its remedy: files that can't be used, and settings that exclude each other.
+/// Nothing is bound.
+#[must_use]
+pub fn check(config: &config::Config) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if let Err(error) = auth::Access::load(config) {
+        wrong.push(with_causes(&error));
+    }
+    if config.anonymous == config::Anonymous::Never && config.users_file.is_none() && config.tls.is_none() {
+        wrong.push("mqtt.anonymous = \"never\" without mqtt.users_file or mqtt.tls: nobody could connect".to_owned());
+    }
+    if config.engine == config::EngineName::Rumqttd && cfg!(not(feature = "rumqttd")) {
+        wrong.push("mqtt.engine = \"rumqttd\" needs a build with cargo feature `rumqttd`".to_owned());
+    }
+    wrong
+}
+
+/// An error and its sources on one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
 
 /// MQTT quality of service (MQTT 3.1.1 section 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

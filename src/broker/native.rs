@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 pub use super::shell::Failure;
 
 use super::auth::Access;
+pub use super::auth::AccessError;
 use super::config::Config;
 use super::link::Cause;
 use super::listener::{Door, accept_plain, bind};
@@ -45,6 +46,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// Users or rights can't be loaded.
+    #[error("users or rights")]
+    Access(#[from] AccessError),
     /// The engine has already failed.
     #[error(transparent)]
     Failed(#[from] Failure),
@@ -69,7 +73,7 @@ impl NativeBroker {
         let instance = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0));
         let settings = Settings::new(&setup.config, setup.taps, setup.topic_check, instance);
         let router = Router::new(settings);
-        let access = Access::load(&setup.config);
+        let access = Access::load(&setup.config)?;
         let shell = Shell::new(router, setup.sink, access);
         shell.with(|router| router.handle_timeout(Instant::now()))?;
         let tasks = vec![
@@ -108,6 +112,16 @@ impl NativeBroker {
     #[must_use]
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads users and rights again. Sessions go on with the rights they have; connections to come get the new ones.
+    ///
+    /// # Errors
+    /// [`AccessError`]; what was loaded before stays in force.
+    pub fn reload(&self, config: &Config) -> Result<(), AccessError> {
+        let access = Arc::new(Access::load(config)?);
+        *self.shell.access.write().unwrap_or_else(PoisonError::into_inner) = access;
+        Ok(())
     }
 
     /// Tells when the engine can't go on: the process has to end then.

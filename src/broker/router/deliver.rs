@@ -61,6 +61,9 @@ const FAIR: usize = 64 << 10;
 impl Sinks<'_> {
     /// Queues for one session and has its connection woken.
     fn push(&mut self, index: SessionIndex, session: &mut Session, item: Item) {
+        if !session.rights.may_receive(&item.message.topic) {
+            return;
+        }
         let Some(attached) = &mut session.attached else {
             self.push_absent(index, session, item);
             return;
