@@ -395,6 +395,12 @@ impl Journal {
         }
     }
 
+    /// The journal's epoch in hexadecimal: random, new after a rebuild, part of every message id.
+    #[must_use]
+    pub fn epoch(&self) -> String {
+        crate::buffer::frame::epoch_hex(&self.shared.lock().ledger.epoch)
+    }
+
     /// Last record of `lane` that is settled.
     #[must_use]
     pub fn cursor(&self, lane: Lane) -> RecordId {

@@ -205,21 +205,23 @@ impl Writer {
             self.unlink(&victim)?;
         }
         // The last bytes of the disk are for alarms and for the state store.
-        while lane == Lane::Data {
+        if lane == Lane::Alarms {
+            return Ok(true);
+        }
+        loop {
             let free = self
                 .shared()
                 .storage
                 .free_space()
                 .map_err(Stop::at("asking for free space"))?;
             if free >= len + min_free {
-                break;
+                return Ok(true);
             }
             let Some(victim) = self.find(Pressure::Acked) else {
                 return Ok(false);
             };
             self.unlink(&victim)?;
         }
-        Ok(true)
     }
 
     fn filter_segment(&self, victim: &Victim) {

@@ -224,7 +224,7 @@ impl Writer {
             self.frame = frame;
             let mut state = self.shared.lock();
             let was_full = std::mem::replace(&mut state.lane_mut(lane).full, !written);
-            if was_full != !written {
+            if was_full == written {
                 tracing::warn!(lane = ?lane, full = !written, "disk state changed");
             }
             if !written {

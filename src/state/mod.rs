@@ -92,6 +92,10 @@ pub enum StateError {
     /// rebuilds it.
     #[error("the stored value of a key of {0} bytes is damaged")]
     Damaged(usize),
+    /// The database lacks the mark of a finished one of this version: its files are gone, or it was cut off
+    /// while it was made.
+    #[error("the state database was never finished, or its files are gone")]
+    Unfinished,
     /// A commit failed before, and nothing is known of what is durable. The store must be opened anew.
     #[error("the state store has stopped after a failed commit")]
     Poisoned,

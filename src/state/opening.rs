@@ -132,7 +132,7 @@ pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
         opened.restore_ballast();
         opened
     };
-    let reason = match try_open(dir, &base, &options) {
+    let reason = match try_open(dir, &base, exists, &options) {
         Ok(store) => {
             return Ok(opened(
                 store,
@@ -151,7 +151,7 @@ pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
     let reason = chain(&reason);
     let aside = set_aside(dir, &base)?;
     tracing::error!(reason, aside = %aside.display(), "state database set aside");
-    let store = SledStore::open(&base, options.cache_bytes).map_err(OpenError::Make)?;
+    let store = SledStore::create(&base, options.cache_bytes).map_err(OpenError::Make)?;
     let snapshot = snapshot::intact(dir)?.pop();
     if let Some(snapshot) = &snapshot {
         snapshot::load(snapshot, &store)?;
@@ -227,8 +227,11 @@ fn remove_half_made(dir: &Path, half_made: impl Fn(&str) -> bool) -> Result<(), 
 }
 
 /// Opens and reads everything. When that fails for want of room, once more without the ballast.
-fn try_open(dir: &Path, base: &Path, options: &Options) -> Result<SledStore, StateError> {
+fn try_open(dir: &Path, base: &Path, exists: bool, options: &Options) -> Result<SledStore, StateError> {
     let attempt = || {
+        if !exists && !base.exists() {
+            return SledStore::create(base, options.cache_bytes);
+        }
         let store = SledStore::open(base, options.cache_bytes)?;
         store.scan_all()?;
         Ok(store)

@@ -24,6 +24,11 @@ const SEGMENT: u64 = 512 << 10;
 /// Free segments that a commit must leave, for sled's own copying.
 const SPARE_SEGMENTS: u64 = 4;
 
+/// Key that a finished database has; no user's key is stored under it.
+const MARK: &[u8] = b"m";
+/// Version of the whole layout.
+const MARK_VERSION: u8 = 1;
+
 /// A sled database with commits that survive a power cut. One commit runs at a time.
 pub struct SledStore {
     db: ::sled::Db,
@@ -63,9 +68,32 @@ fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -
 }
 
 impl SledStore {
-    /// Opens the database in `dir`, or makes it. Reads nothing of it yet: see [`Self::scan_all`].
+    /// Makes a database in `dir`, which must not exist.
+    pub(crate) fn create(dir: &Path, cache_bytes: u64) -> Result<Self, StateError> {
+        let store = Self::start(dir, cache_bytes)?;
+        let synced = |path: &Path| {
+            File::open(path).and_then(|file| file.sync_all()).map_err(io_error("sync", path))
+        };
+        guarded(|| {
+            store.db.insert(MARK, &[MARK_VERSION]).map_err(StateError::Database)?;
+            store.db.flush().map_err(StateError::Database)?;
+            Ok(())
+        })?;
+        synced(&dir.join("db"))?;
+        synced(dir)?;
+        dir.parent().map_or(Ok(()), synced)?;
+        Ok(store)
+    }
+
+    /// Opens the database in `dir`. Reads nothing of it yet but the mark that it was once finished: sled
+    /// takes a folder whose `db` is gone for a new one. See [`Self::scan_all`].
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, StateError> {
-        let fresh = !dir.join("db").exists();
+        let store = Self::start(dir, cache_bytes)?;
+        let mark = guarded(|| store.db.get(MARK).map_err(StateError::Database))?;
+        if mark.as_deref() == Some(&[MARK_VERSION]) { Ok(store) } else { Err(StateError::Unfinished) }
+    }
+
+    fn start(dir: &Path, cache_bytes: u64) -> Result<Self, StateError> {
         let db = guarded(|| {
             let config = ::sled::Config::new()
                 .path(dir)
@@ -75,14 +103,6 @@ impl SledStore {
         })?;
         let path = dir.join("db");
         let file = File::open(&path).map_err(io_error("open", &path))?;
-        if fresh {
-            file.sync_all().map_err(io_error("sync", &path))?;
-            for folder in [Some(dir), dir.parent()].into_iter().flatten() {
-                File::open(folder)
-                    .and_then(|folder| folder.sync_all())
-                    .map_err(io_error("sync", folder))?;
-            }
-        }
         let poisoned = AtomicBool::new(false);
         Ok(Self {
             db,
