@@ -1,0 +1,129 @@
+//! What can be wrong with a node, on request.
+
+use crate::node::Message;
+use crate::signal::Random;
+
+/// Faults of what a node encodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Twist {
+    /// Added to every timestamp, ms.
+    pub skew_ms: i64,
+    /// The next data message skips one `seq`.
+    pub skip_seq: bool,
+    /// Births are retained: the classic mistake.
+    pub retain_births: bool,
+    /// The will has another `bdSeq` than the birth.
+    pub wrong_bdseq: bool,
+    /// Data carries an alias that no birth gave.
+    pub unknown_alias: bool,
+    /// Data goes out before the births.
+    pub data_before_birth: bool,
+    /// The connection stands and nothing is said.
+    pub silent: bool,
+}
+
+impl Twist {
+    pub(crate) fn clock(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_add_signed(self.skew_ms)
+    }
+}
+
+/// Faults of the way between node and broker, each for a share of the messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Way {
+    /// Lost.
+    pub drop: f64,
+    /// Sent twice.
+    pub duplicate: f64,
+    /// Held back until after the next one.
+    pub reorder: f64,
+    /// One byte of the payload is changed.
+    pub corrupt: f64,
+}
+
+/// Applies a [`Way`] to messages.
+#[derive(Debug, Clone)]
+pub struct Injector {
+    random: Random,
+    held: Option<Message>,
+    injected: u64,
+}
+
+impl Injector {
+    /// Nothing held.
+    #[must_use]
+    pub fn new(seed: u64, place: u64) -> Self {
+        Self { random: Random::new(seed ^ 0xFA17, place), held: None, injected: 0 }
+    }
+
+    /// Faults put in so far.
+    #[must_use]
+    pub fn injected(&self) -> u64 {
+        self.injected
+    }
+
+    /// What really goes out.
+    pub fn apply(&mut self, way: &Way, messages: Vec<Message>) -> Vec<Message> {
+        if *way == Way::default() && self.held.is_none() {
+            return messages;
+        }
+        let mut out = Vec::with_capacity(messages.len() + 1);
+        for mut message in messages {
+            if self.random.chance(way.drop) {
+                self.injected += 1;
+                continue;
+            }
+            if self.random.chance(way.corrupt) {
+                self.injected += 1;
+                let at = usize::try_from(self.random.next_u64()).unwrap_or(0) % message.payload.len().max(1);
+                if let Some(byte) = message.payload.get_mut(at) {
+                    *byte ^= 0x55;
+                }
+            }
+            if self.held.is_none() && self.random.chance(way.reorder) {
+                self.injected += 1;
+                self.held = Some(message);
+                continue;
+            }
+            let twice = self.random.chance(way.duplicate);
+            self.injected += u64::from(twice);
+            out.push(message.clone());
+            if twice {
+                out.push(message);
+            }
+            out.extend(self.held.take());
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(n: usize) -> Vec<Message> {
+        (0..n).map(|i| Message { topic: i.to_string(), payload: vec![0; 4], retain: false }).collect()
+    }
+
+    #[test]
+    fn shares_are_about_what_was_asked_for() {
+        let check = |way: Way, expect: fn(&[Message]) -> bool| {
+            let mut injector = Injector::new(1, 1);
+            let out = injector.apply(&way, messages(1000));
+            assert!(expect(&out), "{way:?}: {}", out.len());
+            assert!(injector.injected() > 0);
+        };
+        check(Way { drop: 0.1, ..Way::default() }, |out| (850..950).contains(&out.len()));
+        check(Way { duplicate: 0.1, ..Way::default() }, |out| (1050..1150).contains(&out.len()));
+        check(Way { reorder: 0.1, ..Way::default() }, |out| {
+            (999..=1000).contains(&out.len()) && out.windows(2).any(|w| w[0].topic.parse::<u32>().unwrap() > w[1].topic.parse::<u32>().unwrap())
+        });
+        check(Way { corrupt: 0.1, ..Way::default() }, |out| out.iter().any(|m| m.payload.contains(&0x55)));
+    }
+
+    #[test]
+    fn without_faults_nothing_changes() {
+        let mut injector = Injector::new(1, 1);
+        assert_eq!(injector.apply(&Way::default(), messages(3)), messages(3));
+    }
+}

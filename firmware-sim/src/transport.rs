@@ -1,0 +1,351 @@
+//! A node on a real connection: rumqttc (MQTT 3.1.1) and a clock.
+//!
+//! One task a node. The will is made anew for every CONNECT, which rumqttc does not do by itself: each connection has a
+//! client of its own.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rumqttc::{AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS};
+use tokio::time::Instant;
+
+use crate::fault::{Injector, Way};
+use crate::node::{Message, Node, NodeCounts};
+use crate::scenario::{Fault, Kind, covers};
+
+/// rumqttc's own limit of 10 KiB is too small for births; 16 MiB is what brokers take.
+const MAX_PACKET: usize = 16 << 20;
+/// Requests that wait in rumqttc.
+const QUEUE: usize = 1024;
+/// Longest wait between two connections.
+const MOST_WAIT: Duration = Duration::from_secs(5);
+
+/// Where the broker is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broker {
+    /// Host name or address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// Why an address can't be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no broker address; write mqtt://host:port")]
+pub struct AddressError(String);
+
+impl std::str::FromStr for Broker {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let wrong = || AddressError(text.to_owned());
+        let rest = text.strip_prefix("mqtt://").or_else(|| text.strip_prefix("tcp://")).unwrap_or(text);
+        let rest = rest.trim_end_matches('/');
+        let (host, port) = match rest.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+            None => (rest, 1883),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() || host.contains('/') {
+            return Err(wrong());
+        }
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+/// A node and what its task needs.
+pub struct Runner {
+    /// The node.
+    pub node: Node,
+    /// Its edge node id.
+    pub name: String,
+    /// Group id: part of the client id, so that nodes of two groups don't take each other over.
+    pub group: String,
+    /// Broker.
+    pub broker: Broker,
+    /// Time between two data messages of a device.
+    pub period: Duration,
+    /// Entries of the scenario that concern this node.
+    pub faults: Vec<Fault>,
+    /// Seed of the injector.
+    pub seed: u64,
+    /// Place in the fleet.
+    pub place: u64,
+}
+
+/// What a node's task brings back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The node's own counts.
+    pub counts: NodeCounts,
+    /// Connections made.
+    pub connections: u64,
+    /// Faults put in.
+    pub faults: u64,
+}
+
+/// Wall clock, ms UTC.
+#[must_use]
+pub fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Why a connection ended.
+enum End {
+    /// The fleet stops.
+    Stop,
+    /// It broke, or a fault broke it.
+    Broken,
+}
+
+impl Runner {
+    /// Runs until `stop` turns true.
+    pub async fn run(mut self, mut stop: tokio::sync::watch::Receiver<bool>) -> Outcome {
+        let started = Instant::now();
+        let mut outcome = Outcome::default();
+        let mut injector = Injector::new(self.seed, self.place);
+        let mut pending = self.faults.clone();
+        pending.sort_by_key(|fault| fault.at);
+        let mut wait = Duration::from_millis(50);
+        while !*stop.borrow() {
+            // Faults of births must be in force before the births.
+            self.begin_due(started, &mut pending, &mut outcome, true);
+            let (client, events) = self.client();
+            outcome.connections += 1;
+            let born = Instant::now();
+            let end = self.connection(client, events, &mut stop, started, &mut pending, &mut injector, &mut outcome).await;
+            self.node.disconnected();
+            match end {
+                End::Stop => break,
+                End::Broken => {
+                    wait = if born.elapsed() > MOST_WAIT { Duration::from_millis(50) } else { (wait * 2).min(MOST_WAIT) };
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        _ = stop.changed() => {}
+                    }
+                }
+            }
+        }
+        outcome.counts = self.node.counts();
+        outcome.faults += injector.injected();
+        outcome
+    }
+
+    fn client(&mut self) -> (AsyncClient, EventLoop) {
+        let will = self.node.connect(now_ms());
+        let mut options = MqttOptions::new(format!("{}-{}", self.group, self.name), &self.broker.host, self.broker.port);
+        options
+            .set_keep_alive(Duration::from_secs(30))
+            .set_clean_session(true)
+            .set_max_packet_size(MAX_PACKET, MAX_PACKET)
+            .set_last_will(LastWill::new(will.topic, will.payload, QoS::AtLeastOnce, false));
+        AsyncClient::new(options, QUEUE)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the state of one run, lent to one connection")]
+    async fn connection(
+        &mut self,
+        client: AsyncClient,
+        mut events: EventLoop,
+        stop: &mut tokio::sync::watch::Receiver<bool>,
+        started: Instant,
+        pending: &mut Vec<Fault>,
+        injector: &mut Injector,
+        outcome: &mut Outcome,
+    ) -> End {
+        let mut acks = 0;
+        let wanted = self.node.filters();
+        let mut ticks = tokio::time::interval_at(Instant::now() + self.phase(), self.period);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let dt = self.period.as_secs_f64();
+        loop {
+            let messages = tokio::select! {
+                event = events.poll() => match event {
+                    Ok(Event::Incoming(Packet::ConnAck(_))) => {
+                        for filter in &wanted {
+                            if client.try_subscribe(filter, QoS::AtLeastOnce).is_err() {
+                                return End::Broken;
+                            }
+                        }
+                        Vec::new()
+                    }
+                    Ok(Event::Incoming(Packet::SubAck(_))) => {
+                        acks += 1;
+                        if acks == wanted.len() { self.node.ready(now_ms()) } else { Vec::new() }
+                    }
+                    Ok(Event::Incoming(Packet::Publish(publish))) => {
+                        self.node.handle_message(&publish.topic, &publish.payload, now_ms())
+                    }
+                    Ok(_) => Vec::new(),
+                    Err(error) => {
+                        tracing::debug!(node = self.name, %error, "connection ended");
+                        return End::Broken;
+                    }
+                },
+                _ = ticks.tick() => {
+                    if self.begin_due(started, pending, outcome, false) {
+                        // Dropping the event loop closes the socket without DISCONNECT: the broker sends the will.
+                        return End::Broken;
+                    }
+                    self.node.step(dt, now_ms())
+                }
+                _ = stop.changed() => {
+                    self.leave(&client, &mut events).await;
+                    return End::Stop;
+                }
+            };
+            let way = self.way(started);
+            for message in injector.apply(&way, messages) {
+                send(&client, message);
+            }
+        }
+    }
+
+    /// Publishes the death and disconnects; the broker must not send the will.
+    async fn leave(&mut self, client: &AsyncClient, events: &mut EventLoop) {
+        if let Some(death) = self.node.leave(now_ms()) {
+            send(client, death);
+        }
+        if client.try_disconnect().is_err() {
+            return;
+        }
+        let done = async { while events.poll().await.is_ok() {} };
+        let _ = tokio::time::timeout(Duration::from_secs(2), done).await;
+    }
+
+    /// Nodes don't all speak in the same millisecond.
+    fn phase(&self) -> Duration {
+        let period = u64::try_from(self.period.as_micros()).unwrap_or(1).max(1);
+        Duration::from_micros(self.place.wrapping_mul(7919) % period)
+    }
+
+    /// The faults of the way that are in force now.
+    fn way(&self, started: Instant) -> Way {
+        let at = elapsed_ms(started);
+        let mut way = Way::default();
+        for fault in self.faults.iter().filter(|f| f.at <= at && f.period.is_none_or(|p| at < f.at.saturating_add(p))) {
+            let share = fault.share.unwrap_or(0.0);
+            match fault.kind {
+                Kind::Drop => way.drop = share,
+                Kind::Duplicate => way.duplicate = share,
+                Kind::Reorder => way.reorder = share,
+                Kind::Corrupt => way.corrupt = share,
+                _ => {}
+            }
+        }
+        way
+    }
+
+    /// Starts and ends the faults that are due; whether the connection is to break.
+    fn begin_due(&mut self, started: Instant, pending: &mut Vec<Fault>, outcome: &mut Outcome, connecting: bool) -> bool {
+        let at = elapsed_ms(started);
+        let over = |kind: Kind, faults: &[Fault]| {
+            !faults.iter().any(|f| f.kind == kind && f.at <= at && f.period.is_none_or(|p| at < f.at.saturating_add(p)))
+        };
+        let faults = self.faults.clone();
+        if self.node.twist().skew_ms != 0 && over(Kind::ClockSkew, &faults) {
+            self.node.twist().skew_ms = 0;
+        }
+        if self.node.twist().silent && over(Kind::Silence, &faults) && over(Kind::Stop, &faults) {
+            self.node.twist().silent = false;
+        }
+        if self.node.twist().unknown_alias && over(Kind::UnknownAlias, &faults) {
+            self.node.twist().unknown_alias = false;
+        }
+        let mut broken = false;
+        let due: Vec<Fault> = pending.extract_if(.., |fault| fault.at <= at).collect();
+        for fault in due {
+            if !matches!(fault.kind, Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt) {
+                outcome.faults += 1;
+            }
+            match fault.kind {
+                Kind::ClockSkew => self.node.twist().skew_ms = fault.skew.unwrap_or(0),
+                Kind::SkipSeq => self.node.twist().skip_seq = true,
+                Kind::RetainBirths => self.node.twist().retain_births = true,
+                Kind::WrongBdseq => self.node.twist().wrong_bdseq = true,
+                Kind::UnknownAlias => self.node.twist().unknown_alias = true,
+                Kind::DataBeforeBirth => self.node.twist().data_before_birth = true,
+                Kind::Silence | Kind::Stop => self.node.twist().silent = true,
+                Kind::Flap => broken = !connecting,
+                Kind::Clone => self.clone_identity(),
+                Kind::Set => self.set(&fault),
+                Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt => {}
+            }
+        }
+        broken
+    }
+
+    fn set(&mut self, fault: &Fault) {
+        let value = match &fault.value {
+            Some(toml::Value::Float(v)) => crate::codec::Value::Double(*v),
+            #[expect(clippy::cast_precision_loss, reason = "a scenario's numbers are small")]
+            Some(toml::Value::Integer(v)) => crate::codec::Value::Double(*v as f64),
+            Some(toml::Value::Boolean(v)) => crate::codec::Value::Bool(*v),
+            Some(toml::Value::String(v)) => crate::codec::Value::Text(v.clone()),
+            _ => return,
+        };
+        let Some(metric) = &fault.metric else { return };
+        let names: Vec<String> =
+            self.node.devices().iter().map(|d| d.name.clone()).filter(|name| covers(&fault.device, name)).collect();
+        for name in names {
+            if let Some(device) = self.node.device_mut(&name) {
+                device.force(metric, value.clone());
+            }
+        }
+    }
+
+    /// A second client with the same client id: the broker takes the session over, and this node comes back.
+    fn clone_identity(&mut self) {
+        let mut other = self.node.clone();
+        let will = other.connect(now_ms());
+        let mut options = MqttOptions::new(format!("{}-{}", self.group, self.name), &self.broker.host, self.broker.port);
+        options
+            .set_max_packet_size(MAX_PACKET, MAX_PACKET)
+            .set_last_will(LastWill::new(will.topic, will.payload, QoS::AtLeastOnce, false));
+        tokio::spawn(async move {
+            let (client, mut events) = AsyncClient::new(options, QUEUE);
+            let life = async {
+                while let Ok(event) = events.poll().await {
+                    if matches!(event, Event::Incoming(Packet::ConnAck(_))) {
+                        for message in other.ready(now_ms()) {
+                            send(&client, message);
+                        }
+                    }
+                }
+            };
+            let _ = tokio::time::timeout(Duration::from_secs(3), life).await;
+        });
+    }
+}
+
+fn elapsed_ms(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// QoS 0, as the norm wants. A full queue means that the broker does not read: a device would lose the sample too.
+fn send(client: &AsyncClient, message: Message) {
+    if client.try_publish(message.topic, QoS::AtMostOnce, message.retain, message.payload).is_err() {
+        tracing::debug!("queue full: message dropped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (text, host, port) in [
+            ("mqtt://127.0.0.1:1884", "127.0.0.1", 1884),
+            ("tcp://broker/", "broker", 1883),
+            ("localhost:9", "localhost", 9),
+            ("mqtt://[::1]:1883", "::1", 1883),
+        ] {
+            assert_eq!(text.parse::<Broker>().unwrap(), Broker { host: host.into(), port }, "{text}");
+        }
+        for text in ["", "mqtt://", "mqtt://h:port", "http://x/y"] {
+            assert!(text.parse::<Broker>().is_err(), "{text}");
+        }
+    }
+}
