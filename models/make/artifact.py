@@ -59,6 +59,13 @@ class Artifact:
             f.write("\n]}\n")
 
 
+def reference(of, values):
+    """A `[[reference]]` of the manifest: tenths of the values of a validation set."""
+    edges = sorted({round(float(e), 6) for e in np.quantile(values, np.linspace(0.1, 0.9, 9))})
+    shares = np.histogram(values, [-np.inf, *edges, np.inf])[0] / len(values)
+    return f"[[reference]]\nof = {json.dumps(of)}\nbins = {edges}\nshares = {[round(float(s), 6) for s in shares]}\n"
+
+
 def quantise_static(source, target, tensor, calibration):
     """QDQ int8: signed activations, signed weights, one scale a channel."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static

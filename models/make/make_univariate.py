@@ -15,7 +15,7 @@ import sys
 
 import numpy as np
 
-from artifact import Artifact
+from artifact import Artifact, reference
 from tinynet import Dense, Graph, Relu, auc, forward, parameters, roc_points, train
 
 SEED = 20260712
@@ -157,10 +157,7 @@ when_full = "drop-oldest"
 batch = 64
 batch_wait = "5ms"
 
-[reference]
-bins = {bins}
-shares = {shares}
-
+{references}
 [provenance]
 licence = "Apache-2.0"
 script = "models/make/make_univariate.py"
@@ -254,14 +251,13 @@ def main(out, real_csv=None):
         order = np.argsort(by_fault[k])
         rows += [("anomaly", held_faulty[k][order[-20]][None]), (None, held_faulty[k][order[400]][None])]
     art.golden("golden.json", "model.onnx", "features", rows, features, 1e-4, [METRIC])
-    edges = sorted({round(float(e), 6) for e in np.quantile(scores, np.linspace(0.1, 0.9, 9))})
-    shares = np.histogram(scores, [-1.0, *edges, 2.0])[0] / len(scores)
+    references = [reference("probability", scores), reference(f"{METRIC}:std", held_normal.std(axis=1))]
     entries = [f'  {{ of = "{METRIC}", is = "{k}" }},' for k in FEATURES]
     entries += [f'  {{ of = "{METRIC}", is = "band", from = {a}, to = {b} }},' for a, b in BANDS]
     art.write("manifest.toml", MANIFEST.format(
         version="1.0.0", sha=art.sha256("model.onnx"), points=POINTS, hop=HOP, period=PERIOD_MS, floor=FLOOR,
         features="\n".join(entries), suspect=suspect, anomaly=anomaly, seed=SEED,
-        bins=edges, shares=[round(float(s), 6) for s in shares]))
+        references="\n".join(references)))
     art.write("README.md", README.format(
         points=POINTS, seed=SEED, params=f"{parameters(net):,}", period=PERIOD_MS, floor=FLOOR,
         names=", ".join(FEATURES) + " and four frequency bands", size=os.path.getsize(art.path("model.onnx")),

@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-from artifact import Artifact, quantise_dynamic, quantise_static
+from artifact import Artifact, quantise_dynamic, quantise_static, reference
 from tinynet import Conv, Dense, Flatten, Graph, Relu, auc, forward, parameters, roc_points, train
 
 SEED = 20260711
@@ -152,10 +152,7 @@ when_full = "drop-oldest"
 batch = 64
 batch_wait = "5ms"
 
-[reference]
-bins = {bins}
-shares = {shares}
-
+{references}
 [provenance]
 licence = "Apache-2.0"
 script = "models/make/make_vibration.py"
@@ -189,7 +186,8 @@ w8 against f32, mean absolute difference of the score: {w8_diff:.2e}. Files: w8 
 
 def main(out):
     rng = np.random.default_rng(SEED)
-    training, held_out = normalise(signals(rng, 20000)), normalise(signals(rng, 3000))
+    training, raw_held_out = normalise(signals(rng, 20000)), signals(rng, 3000)
+    held_out = normalise(raw_held_out)
     raw_normal = signals(rng, 8)
     raw_faulty = {k: signals(rng, 600, k) for k in FAULTS}
     faulty = {k: normalise(v) for k, v in raw_faulty.items()}
@@ -232,12 +230,13 @@ def main(out):
                 rows.append(("anomaly" if by_fault[k][i] > 1.3 * anomaly else None, raw_faulty[k][i]))
         for file, golden, tolerance in (("model.onnx", "golden.json", 1e-4), ("model.qdq.onnx", "golden.qdq.json", 0.1)):
             art.golden(golden, file, "window", rows, normalise, tolerance, channels=["Vibration/X", "Vibration/Y"])
-        edges = np.quantile(normal, np.linspace(0.1, 0.9, 9))
+        references = [reference("score", normal)] + [
+            reference(f"Vibration/{axis}:std", raw_held_out[:, i].std(axis=1)) for i, axis in enumerate("XY")]
         art.write("manifest.toml", MANIFEST.format(
             name=name, version="1.0.0", lighter='lighter = "vibration-ae-mlp"\n' if name == "vibration-ae" else "",
             sha_w8=art.sha256("model.onnx"), sha_qdq=art.sha256("model.qdq.onnx"), points=POINTS, hop=HOP,
             period=PERIOD_MS, suspect=suspect, anomaly=anomaly, seed=SEED,
-            bins=[round(float(e), 6) for e in edges], shares=[0.1] * 10))
+            references="\n".join(references)))
         art.write("README.md", README.format(
             name=name, what=what, seed=SEED, params=f"{parameters(net):,}", period=PERIOD_MS, points=POINTS,
             held_out=len(held_out), held_out_faulty=600,

@@ -18,6 +18,10 @@ pub const MAX_INPUTS: usize = 64;
 /// Largest model file that any manifest may declare, in bytes.
 pub const MAX_FILE_BYTES: u64 = 256 << 20;
 
+/// What is told of each input's points: mean, standard deviation, smallest, largest,
+/// newest.
+pub const FIGURES: [&str; 5] = ["mean", "std", "min", "max", "last"];
+
 /// Why a manifest was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ManifestError {
@@ -77,8 +81,9 @@ pub struct Manifest {
     pub objective: Objective,
     /// What it may cost.
     pub limits: Limits,
-    /// What the deciding output looked like where the model was validated.
-    pub reference: Option<Reference>,
+    /// What inputs and outputs looked like where the model was validated.
+    #[serde(default, rename = "reference")]
+    pub references: Vec<Reference>,
     /// Where it comes from.
     pub provenance: Provenance,
 }
@@ -332,10 +337,12 @@ pub struct Limits {
     pub batch_wait: Span,
 }
 
-/// The deciding output over the validation set, for the drift figure.
+/// One figure over the validation set, against which its drift is told.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
+    /// An output's name, or `<metric>:mean`, `:std`, `:min`, `:max` or `:last`.
+    pub of: Arc<str>,
     /// Inner edges, rising.
     pub bins: Vec<f64>,
     /// Share of each bin, one more than edges.
@@ -405,6 +412,13 @@ impl Manifest {
             .iter()
             .find(|v| v.backends.iter().any(|b| b == backend))
             .map_or_else(|| self.file.clone(), Variant::file)
+    }
+
+    /// Names of the figures of a window's inputs, in the order of
+    /// [`crate::Inference::inputs`].
+    pub fn figures(&self) -> Vec<Arc<str>> {
+        let of = |metric: &str| FIGURES.map(|what| Arc::from(format!("{metric}:{what}")));
+        self.inputs.iter().flat_map(|i| of(&i.metric)).collect()
     }
 
     /// Whether a request made for `self` can be answered by `other`: same metrics,

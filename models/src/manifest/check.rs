@@ -177,7 +177,15 @@ impl Problems {
             .zip(levels.iter().skip(1))
             .all(|(a, b)| a.at < b.at);
         self.unless(finite && rising, "verdict.levels", "finite and rising");
-        if let Some(reference) = &m.reference {
+        self.unless(m.references.len() <= 64, "reference", "at most 64");
+        for reference in &m.references {
+            let known = m.outputs.iter().any(|o| o.name == reference.of)
+                || m.figures().contains(&reference.of);
+            self.unless(
+                known,
+                "reference.of",
+                format!("`{}` is no output and no figure of an input", reference.of),
+            );
             let rising = reference
                 .bins
                 .iter()

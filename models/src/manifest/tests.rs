@@ -80,6 +80,11 @@ fn a_bad_value_is_named_with_its_key() {
     check("window = \"10s\"", "window = \"1ms\"", "objective.window");
     check("shares = [0.1,", "shares = [0.9,", "reference");
     check(
+        "of = \"score\"",
+        "of = \"Vibration/Z:mean\"",
+        "reference.of",
+    );
+    check(
         "when_full = \"drop-oldest\"",
         "when_full = \"wait\"",
         "unknown variant",

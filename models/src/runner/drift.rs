@@ -1,4 +1,4 @@
-//! How far the deciding output has moved from where the model was validated.
+//! How far inputs and outputs have moved from where the model was validated.
 
 use crate::manifest::Reference;
 
@@ -7,11 +7,17 @@ const MIN_COUNT: f64 = 200.0;
 /// Older scores fade: at this many, every count is halved.
 const FADE_AT: f64 = 20_000.0;
 
-/// Counts of the deciding output by the reference's bins.
+/// From here on a figure counts as moved.
+pub(super) const MOVED: f64 = 0.25;
+/// And up to here as back again.
+const BACK: f64 = 0.1;
+
+/// Counts of one figure by its reference's bins.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Drift {
     counts: Vec<f64>,
     total: f64,
+    moved: bool,
 }
 
 impl Drift {
@@ -42,6 +48,19 @@ impl Drift {
         });
         Some(terms.sum())
     }
+
+    /// The index, when the figure has just moved or just come back.
+    pub(super) fn change(&mut self, reference: &Reference) -> Option<(f64, bool)> {
+        let index = self.index(reference)?;
+        let moved = if self.moved {
+            index > BACK
+        } else {
+            index >= MOVED
+        };
+        let changed = moved != self.moved;
+        self.moved = moved;
+        changed.then_some((index, moved))
+    }
 }
 
 #[cfg(test)]
@@ -51,6 +70,7 @@ mod tests {
     #[test]
     fn the_same_distribution_has_no_drift_and_another_one_has() {
         let reference = Reference {
+            of: "score".into(),
             bins: vec![0.25, 0.5, 0.75],
             shares: vec![0.25; 4],
         };
@@ -64,5 +84,8 @@ mod tests {
         assert!(same.index(&reference).unwrap() < 1e-9);
         assert!(moved.index(&reference).unwrap() > 0.25);
         assert_eq!(Drift::default().index(&reference), None);
+        assert!(matches!(moved.change(&reference), Some((_, true))));
+        assert_eq!(moved.change(&reference), None, "told once");
+        assert_eq!(same.change(&reference), None);
     }
 }

@@ -59,7 +59,7 @@ pub struct Inference {
     pub backend: BackendId,
     /// Whose window.
     pub key: DeviceKey,
-    /// `<metric>:mean`, `:min`, `:max`, `:last` of each input over the window.
+    /// `<metric>:mean`, `:std`, `:min`, `:max`, `:last` of each input over the window.
     pub inputs: Vec<(Arc<str>, f64)>,
     /// Every output, in the manifest's order.
     pub outputs: Vec<(Arc<str>, f64)>,
@@ -136,6 +136,18 @@ pub enum Event {
         to: Option<BackendId>,
         /// In the failed backend's words.
         reason: String,
+    },
+    /// A figure has moved away from where the model was validated, or come back; an alarm
+    /// while `moved`. Judged by the population stability index, 0.25 and 0.1.
+    Drift {
+        /// The model.
+        model: Arc<str>,
+        /// The output, or `<metric>:<figure>`.
+        of: Arc<str>,
+        /// The index.
+        index: f64,
+        /// Away, or back.
+        moved: bool,
     },
     /// Another version answers from now on.
     Swapped {

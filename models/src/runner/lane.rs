@@ -62,7 +62,8 @@ pub(super) struct Stats {
     pub(super) verdicts: BTreeMap<Arc<str>, u64>,
     pub(super) latencies: VecDeque<u64>,
     pub(super) run_us: VecDeque<u64>,
-    pub(super) drift: Drift,
+    /// One for each of the manifest's references.
+    pub(super) drift: Vec<Drift>,
     pub(super) compared: u64,
     pub(super) agreed: u64,
     pub(super) difference: f64,

@@ -56,8 +56,9 @@ pub struct ModelStatus {
     pub skipped: BTreeMap<&'static str, u64>,
     /// Requests that came to nothing, by reason.
     pub no_verdict: BTreeMap<&'static str, u64>,
-    /// Population stability index of the deciding output against the manifest's reference.
-    pub drift: Option<f64>,
+    /// Population stability index by figure, against the manifest's references; none while
+    /// too few windows were scored.
+    pub drift: BTreeMap<Arc<str>, f64>,
     /// A version before this one is kept for rollback.
     pub can_roll_back: bool,
     /// The version beside it.
@@ -123,9 +124,11 @@ pub(super) fn of(lane: &Lane) -> ModelStatus {
         skipped: stats.skipped.clone(),
         no_verdict: stats.no_verdict.clone(),
         drift: manifest
-            .reference
-            .as_ref()
-            .and_then(|r| stats.drift.index(r)),
+            .references
+            .iter()
+            .zip(&stats.drift)
+            .filter_map(|(reference, drift)| Some((reference.of.clone(), drift.index(reference)?)))
+            .collect(),
         can_roll_back: state.has_previous,
         candidate: None,
     }

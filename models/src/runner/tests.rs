@@ -92,7 +92,7 @@ fn files(name: &str, version: &str, value: f32, change: impl Fn(&mut Manifest)) 
     m.window.points = 2;
     m.window.hop = 1;
     m.limits.batch_wait = crate::quantity::Span::parse("0ms").unwrap();
-    m.objective.latency_p95 = crate::quantity::Span::parse("20ms").unwrap();
+    m.objective.latency_p95 = crate::quantity::Span::parse("1h").unwrap();
     m.objective.window = crate::quantity::Span::parse("400ms").unwrap();
     change(&mut m);
     let label = m
@@ -158,6 +158,14 @@ impl Bench {
         std::mem::take(&mut *self.events.lock().unwrap())
     }
 
+    fn inferences(&self) -> usize {
+        let events = self.events.lock().unwrap();
+        events
+            .iter()
+            .filter(|e| matches!(e, Event::Inference(_)))
+            .count()
+    }
+
     fn status(&self, model: &str) -> ModelStatus {
         self.runner
             .status()
@@ -188,6 +196,11 @@ fn until<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::yield_now();
     }
+}
+
+/// An objective that a scripted delay misses.
+fn hurry(m: &mut Manifest) {
+    m.objective.latency_p95 = crate::quantity::Span::parse("20ms").unwrap();
 }
 
 /// The time between two requests of the load that a test drives.
@@ -230,7 +243,7 @@ fn the_built_in_models_answer_with_their_labels() {
             assert_eq!(inference.model, files.manifest.name);
             assert_eq!(inference.backend, BackendId::TractCpu);
             assert!(!inference.fallback && !inference.shadow && inference.record == 7);
-            assert_eq!(inference.inputs.len(), 4 * files.manifest.inputs.len());
+            assert_eq!(inference.inputs.len(), 5 * files.manifest.inputs.len());
             if let Some(label) = &row.label {
                 assert_eq!(**label, *inference.verdict);
             }
@@ -247,7 +260,6 @@ fn many_devices_share_a_run() {
     let patient = |m: &mut Manifest| {
         m.limits.batch_wait = crate::quantity::Span::parse("1s").unwrap();
         m.limits.batch = 16;
-        m.objective.latency_p95 = crate::quantity::Span::parse("1h").unwrap();
     };
     let bench = Bench::new(&[files("m", "1", 0.5, patient)], vec![backend]);
     let before = script.runs.load(Ordering::SeqCst);
@@ -269,7 +281,6 @@ fn a_model_that_hangs_blocks_neither_submitting_nor_the_others() {
         m.limits.queue = 4;
         m.limits.when_full = crate::manifest::WhenFull::RefuseNew;
         m.limits.batch = 1;
-        m.objective.latency_p95 = crate::quantity::Span::parse("1h").unwrap();
     };
     let slow_files = files("slow", "1", 0.5, refuse);
     let fast_files = files("fast", "1", 0.5, |_| ());
@@ -329,7 +340,10 @@ fn a_model_that_hangs_blocks_neither_submitting_nor_the_others() {
 fn a_slow_model_falls_back_to_its_lighter_one_and_comes_back() {
     let (slow, slow_backend) = scripted(BackendId::OrtCpu);
     let (_, light_backend) = scripted(BackendId::TractCpu);
-    let heavy = files("heavy", "1", 0.5, |m| m.lighter = Some("light".into()));
+    let heavy = files("heavy", "1", 0.5, |m| {
+        m.lighter = Some("light".into());
+        hurry(m);
+    });
     let light = files("light", "1", 0.5, |_| ());
     let models = [
         (
@@ -397,7 +411,10 @@ fn a_slow_model_falls_back_to_its_lighter_one_and_comes_back() {
 fn without_a_lighter_model_devices_are_thinned_and_counted() {
     let (script, backend) = scripted(BackendId::TractCpu);
     let bench = Bench::new(
-        &[files("m", "1", 0.5, |m| m.limits.batch = 1)],
+        &[files("m", "1", 0.5, |m| {
+            m.limits.batch = 1;
+            hurry(m);
+        })],
         vec![backend],
     );
     script.delay_us.store(30_000, Ordering::SeqCst);
@@ -621,13 +638,20 @@ fn a_canary_answers_for_its_share_of_the_devices() {
             bench.submit("m", device).unwrap();
         }
         until("answers", || {
-            (bench.events.lock().unwrap().len() == 300 * (round + 1)).then_some(())
+            (bench.inferences() == 300 * (round + 1)).then_some(())
         });
     }
     let mut by_device: BTreeMap<u64, Vec<Arc<str>>> = BTreeMap::new();
+    let mut drifted = 0;
     for event in bench.take() {
-        let Event::Inference(i) = event else {
-            panic!("{event:?}")
+        let i = match event {
+            Event::Inference(i) => i,
+            // The scripted score is always the same one: far from the reference.
+            Event::Drift { moved: true, .. } => {
+                drifted += 1;
+                continue;
+            }
+            other => panic!("{other:?}"),
         };
         assert!(!i.shadow);
         by_device.entry(i.record).or_default().push(i.version);
@@ -636,6 +660,7 @@ fn a_canary_answers_for_its_share_of_the_devices() {
         by_device.values().all(|v| v[0] == v[1]),
         "a device stays with one version"
     );
+    assert!(drifted > 0 && bench.status("m").drift["score"] > 0.25);
     let share = by_device.values().filter(|v| &*v[0] == "2").count();
     assert!((50..130).contains(&share), "{share} of 300");
 }

@@ -1,5 +1,6 @@
 //! A lane's thread: collects a batch, runs it, hands out what came.
 
+use super::drift::Drift;
 use super::event::{Event, Inference, NoVerdict, Skipped};
 use super::lane::{Command, Job, Lane, Purpose, State, Stats, micros, objective, skip_name};
 use super::{Forward, Sink};
@@ -31,32 +32,38 @@ pub(super) struct Worker {
 }
 
 /// Names of the input figures, made once for each manifest.
-struct Labels(Vec<[Arc<str>; 4]>);
+struct Labels(Vec<Arc<str>>);
+
+/// What was found of one window: outputs with their verdict, and figures of its inputs.
+struct Found {
+    job: Job,
+    verdict: Verdict,
+    score: f64,
+    inputs: Vec<(Arc<str>, f64)>,
+}
+
+impl Found {
+    /// An output or a figure by name.
+    fn figure(&self, name: &Arc<str>) -> Option<f64> {
+        let mut all = self.verdict.outputs.iter().chain(&self.inputs);
+        all.find(|(n, _)| n == name).map(|(_, value)| *value)
+    }
+}
 
 impl Labels {
     fn of(manifest: &Manifest) -> Self {
-        let label = |metric: &str, what: &str| Arc::from(format!("{metric}:{what}"));
-        Self(
-            manifest
-                .inputs
-                .iter()
-                .map(|i| ["mean", "min", "max", "last"].map(|what| label(&i.metric, what)))
-                .collect(),
-        )
+        Self(manifest.figures())
     }
 
     fn describe(&self, manifest: &Manifest, points: &[f64]) -> Vec<(Arc<str>, f64)> {
         let period = manifest.window.period.0.as_secs_f64();
-        let channels = points.chunks_exact(manifest.window.points.max(1));
-        self.0
-            .iter()
-            .zip(channels)
-            .flat_map(|([mean, min, max, last], channel)| {
+        let figures = points
+            .chunks_exact(manifest.window.points.max(1))
+            .flat_map(|channel| {
                 let s = Statistics::of(channel, period);
-                [(mean, s.mean), (min, s.min), (max, s.max), (last, s.last)]
-                    .map(|(n, v)| (n.clone(), v))
-            })
-            .collect()
+                [s.mean, s.std, s.min, s.max, s.last]
+            });
+        self.0.iter().cloned().zip(figures).collect()
     }
 }
 
@@ -152,7 +159,7 @@ impl Worker {
         state.arithmetic = model.arithmetic;
         state.passed_over.clone_from(&model.passed_over);
         state.slo = objective(&manifest, micros(self.lane.epoch, Instant::now()));
-        state.stats.drift = Default::default();
+        state.stats.drift.clear();
         state.stats.latencies.clear();
         state.stats.run_us.clear();
         self.previous = self.active.replace(model);
@@ -207,14 +214,23 @@ impl Worker {
                 values.clear();
                 values.extend(columns.iter().filter_map(|c| c.get(place)));
                 match judge(&manifest, &values) {
-                    Ok(verdict) => results.push((job, verdict)),
+                    Ok(verdict) => {
+                        let score = deciding(&manifest, &verdict);
+                        let inputs = self.labels.describe(&manifest, &job.request.points);
+                        results.push(Found {
+                            job,
+                            verdict,
+                            score,
+                            inputs,
+                        });
+                    }
                     Err(_) => refused.push((job, Reason::Output)),
                 }
             }
         }
         self.account(&manifest, &results, &refused, started, ended);
-        for (job, verdict) in results {
-            self.answer(&manifest, backend, job, verdict, ended);
+        for found in results {
+            self.answer(&manifest, backend, found, ended);
         }
         for (job, reason) in refused {
             self.refuse(&manifest, job, reason);
@@ -228,7 +244,7 @@ impl Worker {
     fn account(
         &self,
         manifest: &Manifest,
-        results: &[(Job, Verdict)],
+        results: &[Found],
         refused: &[(Job, Reason)],
         started: Instant,
         ended: Instant,
@@ -249,9 +265,14 @@ impl Worker {
                 *stats.no_verdict.entry(reason.name()).or_insert(0) += 1;
             }
         }
-        for (job, verdict) in results {
+        for found in results {
+            let Found {
+                job,
+                verdict,
+                score,
+                ..
+            } = found;
             let latency = micros(job.queued, ended);
-            let score = deciding(manifest, verdict);
             let stats = &mut state.stats;
             match &job.purpose {
                 Purpose::Probe => {
@@ -274,8 +295,13 @@ impl Worker {
             stats.runs += 1;
             *stats.verdicts.entry(verdict.label.clone()).or_insert(0) += 1;
             Stats::keep(&mut stats.latencies, latency);
-            if let Some(reference) = &manifest.reference {
-                stats.drift.record(reference, score);
+            stats
+                .drift
+                .resize_with(manifest.references.len(), Drift::default);
+            for (reference, drift) in manifest.references.iter().zip(&mut stats.drift) {
+                if let Some(value) = found.figure(&reference.of) {
+                    drift.record(reference, value);
+                }
             }
             if let Some(change) = state.slo.record(latency, now_us) {
                 state.tell(&self.lane.name, change);
@@ -284,16 +310,27 @@ impl Worker {
         if let Some(change) = state.slo.evaluate(now_us) {
             state.tell(&self.lane.name, change);
         }
+        for (reference, place) in manifest.references.iter().zip(0..) {
+            let drift = state.stats.drift.get_mut(place);
+            if let Some((index, moved)) = drift.and_then(|d| d.change(reference)) {
+                let of = reference.of.clone();
+                state.push_event(Event::Drift {
+                    model: self.lane.name.clone(),
+                    of,
+                    index,
+                    moved,
+                });
+            }
+        }
     }
 
-    fn answer(
-        &self,
-        manifest: &Arc<Manifest>,
-        backend: BackendId,
-        job: Job,
-        verdict: Verdict,
-        ended: Instant,
-    ) {
+    fn answer(&self, manifest: &Arc<Manifest>, backend: BackendId, found: Found, ended: Instant) {
+        let Found {
+            job,
+            verdict,
+            score,
+            inputs,
+        } = found;
         let Job {
             request,
             queued,
@@ -302,7 +339,6 @@ impl Worker {
         if purpose == Purpose::Probe {
             return;
         }
-        let score = deciding(manifest, &verdict);
         if let (Some(forward), Purpose::Answer) = (&self.forward, &purpose) {
             forward(&request, &verdict.label, score);
         }
@@ -316,7 +352,7 @@ impl Worker {
             asked,
             version: manifest.version.clone(),
             backend,
-            inputs: self.labels.describe(manifest, &request.points),
+            inputs,
             key: request.key,
             outputs: verdict.outputs,
             score,
