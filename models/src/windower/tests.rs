@@ -385,3 +385,42 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_built_in_models_get_windows_within_half_a_minute_at_one_and_at_ten_hertz() {
+    let manifests = crate::Registry::embedded().unwrap().manifests();
+    let check = |step_ms: i64| {
+        let mut windower = Windower::new(&manifests, WindowerConfig::default());
+        let mut out = Vec::new();
+        for i in 0..30_000 / step_ms {
+            for (metric, value) in [
+                ("Temperature", 66.0),
+                ("Vibration/X", 2.0),
+                ("Vibration/Y", 1.0),
+            ] {
+                // Arrival is a little late and not on the grid.
+                let time_ms = NOW + 37 + i * step_ms;
+                let value = SampleValue::Number(value + (i % 7) as f64 / 10.0);
+                let sample = Sample {
+                    metric,
+                    value,
+                    time_ms,
+                    record: i as u64,
+                };
+                windower.handle_sample(&key("d"), &sample, time_ms + 15, &mut out);
+            }
+        }
+        let count = |model: &str| {
+            let of =
+                |o: &&WindowOutcome| matches!(o, WindowOutcome::Request(r) if &*r.model == model);
+            out.iter().filter(of).count()
+        };
+        assert!(
+            count("vibration-ae") >= 10 && count("univariate-anomaly") >= 8,
+            "every {step_ms} ms"
+        );
+        assert!(out.iter().all(|o| matches!(o, WindowOutcome::Request(_))));
+    };
+    check(1000);
+    check(100);
+}
