@@ -178,12 +178,7 @@ impl Node {
             owner.since_ms = message.received_ms;
         }
         self.bind_aliases(entity);
-        if let Some((_, awaited)) = &mut self.awaited {
-            awaited.retain(|it| &**it != device);
-            if awaited.is_empty() {
-                self.awaited = None;
-            }
-        }
+        self.arrived(device);
         if let Some(cause) = resolved.rebirth {
             self.want(cx, cause);
         }
@@ -196,12 +191,25 @@ impl Node {
         });
     }
 
+    /// A device has been heard of since NBIRTH: it is not missing.
+    fn arrived(&mut self, device: &str) {
+        if let Some((_, awaited)) = &mut self.awaited {
+            awaited.retain(|it| &**it != device);
+            if awaited.is_empty() {
+                self.awaited = None;
+            }
+        }
+    }
+
     // tck-id-operational-behavior-edge-node-termination-host-action-ddeath-devices-offline
     fn device_death(&mut self, cx: &mut Cx<'_>, entity: u32, message: &Incoming<'_>) {
         let at_ms = send_time(message.timestamp, message.received_ms);
         self.aliases.remove_entity(entity);
         if let Some(owner) = self.entities.get_mut(entity as usize) {
             owner.die(at_ms);
+        }
+        if let Some(device) = message.device {
+            self.arrived(device);
         }
         cx.events.push_back(HostEvent::DeviceDeath {
             tag: message.tag,

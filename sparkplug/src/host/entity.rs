@@ -47,7 +47,15 @@ impl MetricState {
         timestamp: u64,
         time_source: TimeSource,
     ) {
-        self.value = scalar.into();
+        // The same kind as before needs no drop of the old value.
+        match (&mut self.value, scalar) {
+            (Value::Double(old), Scalar::Double(new)) => *old = new,
+            (Value::Float(old), Scalar::Float(new)) => *old = new,
+            (Value::Int(old), Scalar::Int(new)) => *old = new,
+            (Value::UInt(old), Scalar::UInt(new)) => *old = new,
+            (Value::Bool(old), Scalar::Bool(new)) => *old = new,
+            (value, scalar) => *value = scalar.into(),
+        }
         self.timestamp = timestamp;
         self.time_source = time_source;
         self.stale = false;

@@ -138,6 +138,8 @@ pub(super) struct Node {
     pub(super) server: ServerId,
     pub(super) client: Option<Arc<str>>,
     pub(super) phase: Phase,
+    /// While unverified: nothing is known to be missing.
+    intact: bool,
     pub(super) bdseq: Option<u64>,
     /// The `seq` that comes next.
     pub(super) expected: Seq,
@@ -175,6 +177,7 @@ impl Node {
             server,
             client: None,
             phase: Phase::Unborn,
+            intact: true,
             bdseq: None,
             expected: Seq::default(),
             birth: None,
@@ -234,22 +237,11 @@ impl Node {
         if let Phase::Gap { until } = self.phase
             && (until <= cx.now || !cx.config.rebirth.enabled || !cx.config.command_devices)
         {
-            self.phase = Phase::Unverified;
+            self.distrust(false);
         }
         match self.phase {
             Phase::Live => self.live(cx, message),
-            Phase::Unverified => {
-                if message.seq == self.expected {
-                    // Nothing is missing: the birth that we know is the one in force.
-                    self.phase = Phase::Live;
-                    self.verify_deadline = None;
-                } else {
-                    self.want(cx, RebirthCause::Unverified);
-                }
-                self.expected = message.seq;
-                self.revive(message.received_ms);
-                self.deliver(cx, &message);
-            }
+            Phase::Unverified => self.unverified(cx, message),
             Phase::Unborn => {
                 self.park(cx, &message);
                 if cx.config.reorder_timeout_ms == 0 {
@@ -265,6 +257,28 @@ impl Node {
                 );
             }
         }
+    }
+
+    /// Names and types may be outdated. The first message decides: where it goes on where the last one ended,
+    /// nothing is missing and the birth that we know is in force; where not, only the next birth helps.
+    fn unverified(&mut self, cx: &mut Cx<'_>, message: Incoming<'_>) {
+        if self.was_delivered(&message) {
+            return self.ignored(cx, &message, IgnoredReason::Duplicate);
+        }
+        if self.intact && message.seq == self.expected {
+            self.phase = Phase::Live;
+        } else {
+            self.intact = false;
+            self.want(cx, RebirthCause::Unverified);
+        }
+        self.revive(message.received_ms);
+        self.deliver(cx, &message);
+    }
+
+    /// From here on messages are taken unverified; `intact`: none is known to be missing.
+    pub(super) fn distrust(&mut self, intact: bool) {
+        self.phase = Phase::Unverified;
+        self.intact = intact;
     }
 
     fn live(&mut self, cx: &mut Cx<'_>, message: Incoming<'_>) {
@@ -375,7 +389,7 @@ impl Node {
             }
         } else {
             // Nothing may be asked of this node, so that waiting for a birth would be waiting for ever.
-            self.phase = Phase::Unverified;
+            self.distrust(false);
             for parked in self.take_parked() {
                 self.handle_sequenced(cx, parked.incoming());
             }
@@ -438,7 +452,7 @@ impl Node {
         for entity in &mut self.entities {
             entity.stale(wall_ms);
         }
-        self.phase = Phase::Unverified;
+        self.distrust(true);
         self.rebirth.settle();
         self.awaited = None;
         self.verify_deadline = Some(cx.now.saturating_add(cx.config.restore_patience_ms));

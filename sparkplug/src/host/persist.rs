@@ -163,7 +163,7 @@ impl HostSession {
             node.expected = Seq::new(session.expected as u8);
             node.rebirth.restore_cause(cause(session));
             if session.in_session {
-                node.phase = Phase::Unverified;
+                node.distrust(true);
                 node.verify_deadline = Some(now.saturating_add(patience));
             }
         }
@@ -228,7 +228,7 @@ impl Node {
         }
         match (kind, entity) {
             (RecordKind::Birth, 0) => {
-                self.phase = Phase::Unverified;
+                self.distrust(true);
                 self.bdseq = payload.bdseq;
                 self.aliases.clear();
                 for device in self.entities.iter_mut().skip(1) {

@@ -8,7 +8,7 @@ use super::node::{Cx, Incoming, Node, Phase};
 use crate::alias::AliasTarget;
 use crate::compress;
 use crate::metric::{Metric, MetricFlags, TimeSource};
-use crate::payload::raw::{RawMetric, RawPayload};
+use crate::payload::raw::{RawMetric, RawPayload, Sample};
 use crate::payload::value::{Budget, Filled, Hint, MetricError, fill, scalar};
 use crate::payload::{DecodeError, Limits};
 use crate::value::Value;
@@ -200,24 +200,15 @@ impl Node {
         while let Some(bytes) = rest.next_bytes() {
             let at = index;
             index += 1;
-            let mut raw = RawMetric::default();
-            if let Err(error) = raw.read(bytes) {
-                out.fault(at, None, None, &error.into());
-                continue;
-            }
-            let mut flags = flags;
             // The usual case: a number by alias, nothing else with it.
-            if let (None, Some(alias)) = (raw.name, raw.alias)
-                && let Some(target) = aliases.get(alias)
+            if let Some(sample) = Sample::read(bytes)
+                && let Some(target) = aliases.get(sample.alias)
                 && target.entity == entity
                 && let Some(state) = owner.metrics.get_mut(target.metric as usize)
-                && raw.is_plain(state.datatype)
-                && let Some(scalar) = scalar(state.datatype, &raw.arm)
+                && let Some(scalar) = scalar(state.datatype, &sample.arm)
             {
-                let (timestamp, time_source, time_flags) = times.of(raw.timestamp);
-                if !raw.historical {
-                    state.update_scalar(scalar, timestamp, time_source);
-                }
+                let (timestamp, time_source, time_flags) = times.of(Some(sample.timestamp));
+                state.update_scalar(scalar, timestamp, time_source);
                 let name = state.name.clone();
                 // `extend` makes room first and builds the metric in its place; `push` would build it elsewhere
                 // and copy it, which costs a quarter of this loop.
@@ -228,8 +219,8 @@ impl Node {
                     value: scalar.into(),
                     timestamp: Some(timestamp),
                     time_source,
-                    historical: raw.historical,
-                    transient: raw.transient,
+                    historical: false,
+                    transient: false,
                     quality: None,
                     properties: None,
                     metadata: None,
@@ -237,6 +228,12 @@ impl Node {
                 }));
                 continue;
             }
+            let mut raw = RawMetric::default();
+            if let Err(error) = raw.read(bytes) {
+                out.fault(at, None, None, &error.into());
+                continue;
+            }
+            let mut flags = flags;
             // Alias and name are each looked up, also when both are there.
             let by_alias = match raw.alias.map(|alias| aliases.get(alias)) {
                 Some(Some(target)) if target.entity == entity => Some(target.metric),

@@ -184,6 +184,43 @@ const METRIC: u8 = tag(2, Wire::Bytes) as u8;
 /// Field of [`RawMetric::mark`]. The schema leaves it undefined, so that other readers skip it.
 pub(crate) const MARK: u32 = 100;
 
+/// Alias, time and a number, in this order and nothing else: what nearly every data metric is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample<'a> {
+    pub(crate) alias: u64,
+    pub(crate) timestamp: u64,
+    pub(crate) arm: Arm<'a>,
+}
+
+impl<'a> Sample<'a> {
+    /// `None` for whatever is not exactly that; [`RawMetric::read`] then says what it is.
+    #[inline(always)]
+    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        if reader.key().ok()?? != ALIAS {
+            return None;
+        }
+        let alias = reader.varint().ok()?;
+        if reader.key().ok()?? != TIMESTAMP {
+            return None;
+        }
+        let timestamp = reader.varint().ok()?;
+        let arm = match reader.key().ok()?? {
+            DOUBLE => Arm::Double(f64::from_le_bytes(reader.fixed64().ok()?)),
+            FLOAT => Arm::Float(f32::from_le_bytes(reader.fixed32().ok()?)),
+            INT => Arm::Int(reader.varint().ok()? as u32),
+            LONG => Arm::Long(reader.varint().ok()?),
+            BOOLEAN => Arm::Bool(reader.varint().ok()? != 0),
+            _ => return None,
+        };
+        (reader.remaining() == 0).then_some(Self {
+            alias,
+            timestamp,
+            arm,
+        })
+    }
+}
+
 /// The value field that a metric, property, cell or parameter has.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) enum Arm<'a> {

@@ -8,6 +8,7 @@
     reason = "a failed unwrap in a test is a failed test"
 )]
 
+mod allocation;
 mod bombs;
 mod conformance;
 mod proto;
