@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, watch};
 
 use crate::buffer::Config;
+use crate::buffer::ack::place;
+use crate::buffer::errors::{AppendError, BatchError, CloseError};
 use crate::buffer::ledger::Counts;
 use crate::buffer::read::{LaneScan, ReadError};
 use crate::buffer::record::{Cause, LANES, Lane, NewRecord, Origin, Record, RecordId};
 use crate::buffer::recovery::{OpenError, Recovered, Recovery, recover};
 use crate::buffer::replay::Replay;
 use crate::buffer::shared::{Shared, State};
-use crate::buffer::stat::{DiskState, LaneState, Stat};
+use crate::buffer::stat::{LaneState, Stat};
 use crate::buffer::storage::Storage;
 use crate::buffer::writer::Writer;
 
@@ -21,43 +23,6 @@ use crate::buffer::writer::Writer;
 const TAP: usize = 1024;
 /// How long dropping the last handle waits for the writer.
 const DROP_WAIT: Duration = Duration::from_secs(30);
-
-/// A record was not taken; it comes back where it can be tried again.
-#[derive(Debug, thiserror::Error)]
-pub enum AppendError {
-    /// No room on the disk or under the quota, or the disk is too slow and too much waits to be written.
-    /// Heals by itself.
-    #[error("the journal has no room")]
-    Full(Box<NewRecord>),
-    /// The writer has stopped for good; the process must end.
-    #[error("the journal has stopped")]
-    Stopped,
-}
-
-/// A batch was not taken, none of it.
-#[derive(Debug, thiserror::Error)]
-pub enum BatchError {
-    /// See [`AppendError::Full`].
-    #[error("the journal has no room")]
-    Full(Vec<NewRecord>),
-    /// See [`AppendError::Stopped`].
-    #[error("the journal has stopped")]
-    Stopped,
-}
-
-/// The journal did not come to a clean end.
-#[derive(Debug, thiserror::Error)]
-pub enum CloseError {
-    /// The writer had stopped before.
-    #[error("the journal had stopped: {0}")]
-    Stopped(String),
-    /// The disk took too long; what was not durable may be lost.
-    #[error("the journal was still writing after {0:?}")]
-    TimedOut(Duration),
-    /// The disk has no room for the last records.
-    #[error("{0} records could not be written: no room")]
-    Unwritten(usize),
-}
 
 /// Ends the writer when the last handle goes.
 struct Guard(Arc<Shared>);
@@ -351,7 +316,7 @@ impl Journal {
 
     /// [`ack`](Self::ack), where `filtered` of the records passed were left out on purpose.
     pub fn ack_split(&self, lane: Lane, up_to: RecordId, filtered: u64) {
-        let Some((id, ord)) = self.place(lane, up_to) else {
+        let Some((id, ord)) = place(&self.shared, lane, up_to) else {
             return;
         };
         let mut state = self.shared.lock();
@@ -365,34 +330,6 @@ impl Journal {
         let memory = state.lane_mut(lane);
         let done = memory.handed.partition_point(|(handed, _)| *handed <= id);
         memory.handed.drain(..done);
-    }
-
-    /// Where an ack of `up_to` moves the cursor, and the ordinal after that place. Reads from disk when a
-    /// bridge resumes at a place that this process has not handed out.
-    fn place(&self, lane: Lane, up_to: RecordId) -> Option<(RecordId, u64)> {
-        let (before, target) = {
-            let state = self.shared.lock();
-            match place_in_memory(&state, lane, up_to) {
-                Place::Known(id, ord) => return Some((id, ord)),
-                Place::Nowhere => return None,
-                Place::OnDisk {
-                    segment_prev,
-                    ord_start,
-                } => ((segment_prev, ord_start), up_to),
-            }
-        };
-        let mut scan = LaneScan::new(lane, before.0);
-        let mut ord = before.1;
-        loop {
-            match scan.next(&self.shared) {
-                Ok(Some(item)) if item.record.id <= target => ord = item.ord_end,
-                Ok(_) => return Some((up_to, ord)),
-                Err(error) => {
-                    tracing::error!(%error, lane = ?lane, "an acknowledgement cannot be placed");
-                    return None;
-                }
-            }
-        }
     }
 
     /// The journal's epoch in hexadecimal: random, new after a rebuild, part of every message id.
@@ -596,72 +533,4 @@ fn has_room(state: &State, config: &Config, lane: Lane, weight: u64) -> bool {
     // A single record larger than the limit is taken when nothing else waits.
     let waits = state.queue_bytes;
     !state.lane(lane).full && (waits == 0 || waits + weight <= limit)
-}
-
-/// Where an id lies.
-enum Place {
-    /// The cursor moves to this id, whose ordinal end is known.
-    Known(RecordId, u64),
-    /// Inside this segment.
-    OnDisk {
-        segment_prev: RecordId,
-        ord_start: u64,
-    },
-    /// Nothing that could be acknowledged.
-    Nowhere,
-}
-
-fn place_in_memory(state: &State, lane: Lane, up_to: RecordId) -> Place {
-    let account = state.ledger.lane(lane);
-    if up_to <= account.cursor {
-        return Place::Nowhere;
-    }
-    if up_to >= account.last_id {
-        return Place::Known(account.last_id, account.ord_end());
-    }
-    // Lost meanwhile: the `gap` record that took the place is still to be sent.
-    for lost in state.ledger.lost_in(lane) {
-        if lost.id == up_to {
-            return Place::Known(lost.id, lost.ord_end);
-        }
-        if lost.prev < up_to && up_to < lost.id {
-            return Place::Known(lost.prev, lost.ord_start);
-        }
-    }
-    let memory = state.lane(lane);
-    if up_to >= memory.hot_floor {
-        let after = memory.hot.partition_point(|hot| hot.record.id <= up_to);
-        let ord = memory
-            .hot
-            .get(after)
-            .map_or(account.ord_end(), |next| next.ord);
-        return Place::Known(up_to, ord);
-    }
-    if let Ok(at) = memory.handed.binary_search_by_key(&up_to, |(id, _)| *id)
-        && let Some((id, ord)) = memory.handed.get(at)
-    {
-        return Place::Known(*id, *ord);
-    }
-    match memory
-        .segments
-        .iter()
-        .find(|segment| segment.summary.last_id >= up_to)
-    {
-        Some(segment) if segment.summary.last_id == up_to => {
-            Place::Known(up_to, segment.summary.ord_end)
-        }
-        Some(segment) => Place::OnDisk {
-            segment_prev: segment.summary.header.prev,
-            ord_start: segment.summary.ord_start(),
-        },
-        None => Place::Nowhere,
-    }
-}
-
-impl Stat {
-    /// Whether the journal can take data.
-    #[must_use]
-    pub fn is_healthy(&self) -> bool {
-        self.disk_state == DiskState::Ok
-    }
 }

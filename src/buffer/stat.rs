@@ -179,3 +179,11 @@ impl Stat {
         }
     }
 }
+
+impl Stat {
+    /// Whether the journal takes data as it should.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.disk_state == DiskState::Ok
+    }
+}

@@ -438,3 +438,40 @@ fn a_journal_file_inside_a_record_is_not_taken_for_frames() {
     assert_eq!(records[0].data.class, Class::Gap);
     assert_eq!(text(&records[1]), "data 2");
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 64, ..Default::default() })]
+
+    #[test]
+    fn any_bytes_in_the_files_start(
+        at in proptest::collection::vec((0usize..4, 0usize..3000, proptest::prelude::any::<u8>()), 1..40),
+        cut in proptest::option::of((0usize..4, 0usize..3000)),
+    ) {
+        let mut rig = Rig::new(small());
+        for n in 1..=80 {
+            rig.append_synced([if n % 9 == 0 { alarm(n) } else { data(n) }]);
+        }
+        rig.journal.ack(Lane::Data, 20);
+        rig.tick(100);
+        let mut files = rig.disk.files();
+        let names: Vec<_> = files.keys().cloned().collect();
+        for (file, at, byte) in at {
+            let bytes = files.get_mut(&names[file % names.len()]).expect("listed");
+            if let Some(slot) = bytes.get_mut(at) {
+                *slot = byte;
+            }
+        }
+        if let Some((file, len)) = cut {
+            files.get_mut(&names[file % names.len()]).expect("listed").truncate(len);
+        }
+        let mut rig = Rig::open(with(files), small());
+        for lane in [Lane::Data, Lane::Alarms] {
+            let records = rig.read_all(lane);
+            proptest::prop_assert!(records.windows(2).all(|pair| pair[0].id < pair[1].id));
+        }
+        let id = rig.append_synced([data(1000)])[0];
+        rig.check();
+        let rig = rig.power_cut();
+        proptest::prop_assert!(rig.read_all(Lane::Data).iter().any(|record| record.id == id));
+    }
+}
