@@ -100,16 +100,18 @@ pub(super) struct State {
 }
 
 /// What became of a request at the door.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Admission {
     /// It waits in the queue.
     Queued,
-    /// The lighter model is to answer.
-    Lighter(Arc<str>),
+    /// The lighter model is to answer it.
+    Lighter(Arc<str>, Request),
 }
 
 pub(super) struct Lane {
     pub(super) name: Arc<str>,
+    /// A candidate's lane: nobody else answers for it, and it raises no alarm.
+    pub(super) candidate: bool,
     pub(super) epoch: Instant,
     state: Mutex<State>,
     wake: Condvar,
@@ -120,10 +122,11 @@ pub(super) fn micros(from: Instant, to: Instant) -> u64 {
 }
 
 impl Lane {
-    pub(super) fn new(model: &ActiveModel, epoch: Instant) -> Self {
+    pub(super) fn new(model: &ActiveModel, epoch: Instant, candidate: bool) -> Self {
         let manifest = model.files.manifest.clone();
         Self {
             name: manifest.name.clone(),
+            candidate,
             epoch,
             state: Mutex::new(State {
                 queue: VecDeque::new(),
@@ -164,10 +167,15 @@ impl Lane {
             .0
     }
 
-    /// A request for this model: queued, or to be sent to the lighter one.
-    pub(super) fn admit(&self, request: &Request, now: Instant) -> Result<Admission, Skipped> {
+    /// A request for an answer: queued, left out, or to be sent to the lighter model.
+    pub(super) fn admit(
+        &self,
+        request: Request,
+        purpose: Purpose,
+        now: Instant,
+    ) -> Result<Admission, Skipped> {
         let mut state = self.lock();
-        let result = state.admit(&self.name, request, now, micros(self.epoch, now));
+        let result = state.admit(&self.name, request, purpose, now, micros(self.epoch, now));
         if let Err(reason) = &result {
             state.stats.skip(skip_name(*reason));
         }
@@ -219,11 +227,12 @@ impl State {
     fn admit(
         &mut self,
         name: &Arc<str>,
-        request: &Request,
+        request: Request,
+        purpose: Purpose,
         now: Instant,
         now_us: u64,
     ) -> Result<Admission, Skipped> {
-        self.check(request)?;
+        self.check(&request)?;
         // A run that does not come back makes no latency: what it has taken so far counts.
         if let Some(taken) = self.busy_since.map(|since| micros(since, now))
             && taken > self.slo.objective_us()
@@ -231,33 +240,33 @@ impl State {
         {
             self.tell(name, change);
         }
-        let purpose = match self.slo.mode() {
+        match self.slo.mode() {
             Mode::Lighter => {
-                if self.slo.wants_probe(now_us)
-                    && self.queue.is_empty()
-                    && self.busy_since.is_none()
-                {
-                    self.stats.probes += 1;
-                    self.queue.push_back(Job {
-                        request: request.clone(),
-                        queued: now,
-                        purpose: Purpose::Probe,
-                    });
-                }
                 if let Some(lighter) = self.manifest.lighter.clone() {
-                    return Ok(Admission::Lighter(lighter));
+                    self.probe(&request, now, now_us);
+                    return Ok(Admission::Lighter(lighter, request));
                 }
-                Purpose::Answer
             }
             Mode::Thin(k) if !self.thinner.keeps(&request.key, k) => return Err(Skipped::Thinned),
-            Mode::Thin(_) | Mode::Own => Purpose::Answer,
-        };
+            Mode::Thin(_) | Mode::Own => {}
+        }
         self.enqueue(Job {
-            request: request.clone(),
+            request,
             queued: now,
             purpose,
         })?;
         Ok(Admission::Queued)
+    }
+
+    fn probe(&mut self, request: &Request, now: Instant, now_us: u64) {
+        if self.queue.is_empty() && self.busy_since.is_none() && self.slo.wants_probe(now_us) {
+            self.stats.probes += 1;
+            self.queue.push_back(Job {
+                request: request.clone(),
+                queued: now,
+                purpose: Purpose::Probe,
+            });
+        }
     }
 
     fn check(&self, request: &Request) -> Result<(), Skipped> {

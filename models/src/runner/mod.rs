@@ -167,7 +167,7 @@ impl Runner {
         let mut threads = Vec::with_capacity(models.len());
         for (name, mut model) in models {
             warm_up(&mut model, config.warm_up);
-            let lane = Arc::new(Lane::new(&model, epoch));
+            let lane = Arc::new(Lane::new(&model, epoch, false));
             let candidate = Arc::new(RwLock::new(None));
             let forward = forward_to(candidate.clone());
             let worker = Worker::new(
@@ -214,20 +214,17 @@ impl Runner {
                 purpose: Purpose::Answer,
             });
         }
-        match slot.lane.admit(&request, now)? {
+        match slot.lane.admit(request, Purpose::Answer, now)? {
             Admission::Queued => Ok(()),
-            Admission::Lighter(lighter) => {
+            Admission::Lighter(lighter, request) => {
                 let asked = slot.lane.name.clone();
-                let lane = self
-                    .inner
-                    .slots
-                    .get(&lighter)
-                    .map_or(&slot.lane, |s| &s.lane);
-                lane.enqueue(Job {
-                    request,
-                    queued: now,
-                    purpose: Purpose::Fallback(asked),
-                })
+                let Some(slot) = self.inner.slots.get(&lighter) else {
+                    return Err(Skipped::UnknownModel);
+                };
+                // A lighter model has no lighter one: it queues or thins.
+                slot.lane
+                    .admit(request, Purpose::Fallback(asked), now)
+                    .map(|_| ())
             }
         }
     }
@@ -272,7 +269,7 @@ impl Runner {
         let name = model.files.manifest.name.clone();
         let slot = self.slot(&name)?;
         same_inputs(slot, &model)?;
-        let lane = Arc::new(Lane::new(&model, self.inner.epoch));
+        let lane = Arc::new(Lane::new(&model, self.inner.epoch, true));
         let inner = &self.inner;
         let worker = Worker::new(
             lane.clone(),

@@ -434,6 +434,34 @@ fn without_a_lighter_model_devices_are_thinned_and_counted() {
 }
 
 #[test]
+fn a_lighter_model_that_is_slow_too_is_thinned() {
+    let (script, backend) = scripted(BackendId::TractCpu);
+    let slow = |m: &mut Manifest| {
+        m.limits.batch = 1;
+        hurry(m);
+    };
+    let heavy = files("heavy", "1", 0.5, |m| {
+        m.lighter = Some("light".into());
+        slow(m);
+    });
+    let bench = Bench::new(&[heavy, files("light", "1", 0.5, slow)], vec![backend]);
+    script.delay_us.store(30_000, Ordering::SeqCst);
+    let mut device = 0;
+    until("the lighter model leaves windows out", || {
+        device += 1;
+        let _ = bench.submit("heavy", device % 10);
+        pace(Duration::from_millis(1));
+        bench
+            .status("light")
+            .skipped
+            .contains_key("thinned")
+            .then_some(())
+    });
+    assert!(bench.status("heavy").fallback_active);
+    script.delay_us.store(0, Ordering::SeqCst);
+}
+
+#[test]
 fn a_panicking_backend_gives_way_to_the_next_one() {
     let (bad, bad_backend) = scripted(BackendId::OrtCuda);
     let (_, good_backend) = scripted(BackendId::TractCpu);

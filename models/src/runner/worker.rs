@@ -8,6 +8,7 @@ use crate::backend::{Backend, BackendId, RunError};
 use crate::features::{Statistics, write_row};
 use crate::load::{ActiveModel, PassReason, PassedOver, open_on};
 use crate::manifest::Manifest;
+use crate::slo::Mode;
 use crate::verdict::{Verdict, judge};
 use crate::windower::Reason;
 use std::sync::{Arc, MutexGuard};
@@ -15,8 +16,10 @@ use std::time::{Duration, Instant};
 
 /// Failed runs in a row after which the next backend is tried; a panic counts at once.
 const MAX_FAILURES: u32 = 3;
-/// How long the thread sleeps at most before it looks at its objective again.
+/// How long the thread sleeps at most before it looks at its objective again, while the
+/// objective is missed and while it is kept.
 const IDLE: Duration = Duration::from_millis(500);
+const LONG_IDLE: Duration = Duration::from_secs(60);
 
 pub(super) struct Worker {
     lane: Arc<Lane>,
@@ -99,7 +102,12 @@ impl Worker {
                 && state.outbox.is_empty()
                 && !state.stopping
             {
-                state = lane.wait(state, IDLE);
+                let rest = if state.slo.mode() == Mode::Own {
+                    LONG_IDLE
+                } else {
+                    IDLE
+                };
+                state = lane.wait(state, rest);
                 self.look(&mut state);
             }
             if state.stopping {
@@ -303,9 +311,15 @@ impl Worker {
                     drift.record(reference, value);
                 }
             }
+            if self.lane.candidate {
+                continue;
+            }
             if let Some(change) = state.slo.record(latency, now_us) {
                 state.tell(&self.lane.name, change);
             }
+        }
+        if self.lane.candidate {
+            return;
         }
         if let Some(change) = state.slo.evaluate(now_us) {
             state.tell(&self.lane.name, change);
