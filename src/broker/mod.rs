@@ -25,6 +25,8 @@ mod listener;
 mod message;
 pub mod native;
 mod outbound;
+mod persist;
+mod record;
 mod retained;
 mod router;
 mod session;

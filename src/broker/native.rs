@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
@@ -16,7 +17,8 @@ pub use super::auth::AccessError;
 use super::config::Config;
 use super::link::Cause;
 use super::listener::{Door, accept_plain, bind};
-use super::router::{Router, Settings};
+use super::persist::{self, Outbox};
+use super::router::{Moment, Router, Settings};
 use super::shell::Shell;
 use super::topic::TopicCheck;
 use super::{BrokerStats, Delivery, Handle, Publish, PublishError};
@@ -46,6 +48,14 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The folder for retained messages and sessions is not usable.
+    #[error("can't use {}", dir.display())]
+    State {
+        /// The folder.
+        dir: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
     /// Users or rights can't be loaded.
     #[error("users or rights")]
     Access(#[from] AccessError),
@@ -61,6 +71,7 @@ pub struct NativeBroker {
     addresses: Mutex<Vec<SocketAddr>>,
     doors: Mutex<Vec<JoinHandle<()>>>,
     tasks: Vec<JoinHandle<()>>,
+    writer: Mutex<Option<(Arc<Outbox>, thread::JoinHandle<()>)>>,
 }
 
 impl NativeBroker {
@@ -72,15 +83,31 @@ impl NativeBroker {
     pub fn start(setup: Setup) -> Result<Self, StartError> {
         let instance = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0));
         let settings = Settings::new(&setup.config, setup.taps, setup.topic_check, instance);
-        let router = Router::new(settings);
+        let mut router = Router::new(settings);
+        let mut outbox = None;
+        if let Some(dir) = &setup.state_dir {
+            let wrong = |source| StartError::State { dir: dir.clone(), source };
+            router.restore(persist::load(dir).map_err(wrong)?, Moment::present());
+            router.record_changes();
+            outbox = Some(Arc::new(Outbox::default()));
+        }
         let access = Access::load(&setup.config)?;
-        let shell = Shell::new(router, setup.sink, access);
+        let shell = Shell::new(router, setup.sink, access, outbox.clone());
         shell.with(|router| router.handle_timeout(Instant::now()))?;
-        let tasks = vec![
+        let mut tasks = vec![
             tokio::spawn(Arc::clone(&shell).run_pump()),
             tokio::spawn(Arc::clone(&shell).run_timers()),
         ];
-        Ok(Self { shell, config: setup.config, addresses: Mutex::default(), doors: Mutex::default(), tasks })
+        let mut writer = None;
+        if let (Some(outbox), Some(dir)) = (outbox, setup.state_dir) {
+            tasks.push(tokio::spawn(Arc::clone(&shell).run_saves(Arc::clone(&outbox))));
+            let (shell, queue, place) = (Arc::clone(&shell), Arc::clone(&outbox), dir.clone());
+            let thread = thread::Builder::new().name("mqtt-state".to_owned());
+            let spawned = thread.spawn(move || persist::run(&shell, &queue, &place));
+            writer = Some((outbox, spawned.map_err(|source| StartError::State { dir, source })?));
+        }
+        let (addresses, doors) = (Mutex::default(), Mutex::default());
+        Ok(Self { shell, config: setup.config, addresses, doors, tasks, writer: Mutex::new(writer) })
     }
 
     /// Binds the configured addresses and accepts connections.
@@ -148,6 +175,12 @@ impl NativeBroker {
         }
         for task in &self.tasks {
             task.abort();
+        }
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((outbox, thread)) = writer {
+            outbox.stop();
+            // Its last write is on the way; a panic in it has been told as a failure of the core.
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
     }
 }

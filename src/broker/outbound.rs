@@ -66,6 +66,8 @@ pub(crate) struct Outbound {
     inflight: VecDeque<Inflight>,
     sent: usize,
     last_pid: u16,
+    /// Since [`Self::take_changed`].
+    changed: bool,
 }
 
 fn next_pid(pid: u16) -> u16 {
@@ -103,9 +105,15 @@ impl Outbound {
         if item.qos == Qos::AtMostOnce {
             self.low.push_back((order, item));
         } else {
+            self.changed = true;
             self.high.push_back((order, item));
         }
         Pushed::Queued { dropped }
+    }
+
+    /// Whether QoS 1 or 2 messages came, went or moved since the last call.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     /// Puts back what was under way before a restart.
@@ -159,6 +167,7 @@ impl Outbound {
         }
         high?;
         let (_, item) = self.high.pop_front()?;
+        self.changed = true;
         self.last_pid = pid;
         self.inflight.push_back(Inflight { pid, item: Some(item.clone()), dup: true });
         self.sent += 1;
@@ -182,6 +191,7 @@ impl Outbound {
         }) else {
             return false;
         };
+        self.changed = true;
         self.bytes = self.bytes.saturating_sub(entry.item.map_or(0, |i| i.message.size()));
         true
     }
@@ -201,6 +211,7 @@ impl Outbound {
         if entry.item.as_ref().is_some_and(|i| i.qos != Qos::ExactlyOnce) {
             return false;
         }
+        self.changed = true;
         if let Some(item) = entry.item.take() {
             self.bytes = self.bytes.saturating_sub(item.message.size());
         }

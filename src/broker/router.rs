@@ -11,6 +11,7 @@
 mod connecting;
 mod deliver;
 mod incoming;
+mod saving;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use super::topic::TopicCheck;
 use super::{Delivery, PubackToken, Qos};
 
 pub(crate) use connecting::{Accepted, Peer};
+pub(crate) use saving::Moment;
 
 /// What the router needs of the configuration.
 #[derive(Clone)]

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::auth::Access;
 use super::codec::reason;
 use super::link::{Cause, Link};
+use super::persist::Outbox;
 use super::router::{Exactly, Router, Settings, Tokens};
 use super::{AckOutcome, Delivery, PubackToken};
 
@@ -53,10 +54,15 @@ pub(crate) struct Shell {
     open: AtomicUsize,
     /// Bytes of packets that are not complete yet.
     partial: AtomicUsize,
+    /// Where changes go that outlive the process.
+    outbox: Option<Arc<Outbox>>,
 }
 
+/// How often the messages of connected persistent sessions are saved.
+const SAVE: std::time::Duration = std::time::Duration::from_secs(1);
+
 impl Shell {
-    pub(crate) fn new(router: Router, sink: mpsc::Sender<Delivery>, access: Access) -> Arc<Self> {
+    pub(crate) fn new(router: Router, sink: mpsc::Sender<Delivery>, access: Access, outbox: Option<Arc<Outbox>>) -> Arc<Self> {
         Arc::new(Self {
             guarded: Mutex::new(Guarded { router, armed: None }),
             sink,
@@ -70,6 +76,7 @@ impl Shell {
             addresses: Mutex::default(),
             open: AtomicUsize::new(0),
             partial: AtomicUsize::new(0),
+            outbox,
         })
     }
 
@@ -80,6 +87,13 @@ impl Shell {
         let mut guarded = self.guarded.lock().map_err(|_| self.fail(Failure::Core))?;
         let result = work(&mut guarded.router);
         self.flush(&mut guarded.router, &mut rejected);
+        if let Some(outbox) = &self.outbox {
+            let mut encoded = Vec::new();
+            guarded.router.encode_changes(&mut encoded);
+            if !encoded.is_empty() {
+                outbox.put(&encoded);
+            }
+        }
         let mut first = None;
         let mut rest = Vec::new();
         while let Some(link) = guarded.router.poll_wake() {
@@ -172,6 +186,23 @@ impl Shell {
                 () = self.timer.notified() => continue,
             }
             if self.with(|router| router.handle_timeout(Instant::now())).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Saves the messages of connected persistent sessions from time to time.
+    pub(crate) async fn run_saves(self: Arc<Self>, outbox: Arc<Outbox>) {
+        loop {
+            tokio::time::sleep(SAVE).await;
+            let mut encoded = Vec::new();
+            let saved = self.with(|router| {
+                router.save_connected(&mut encoded);
+                if !encoded.is_empty() {
+                    outbox.put(&encoded);
+                }
+            });
+            if saved.is_err() {
                 return;
             }
         }

@@ -189,7 +189,7 @@ impl Router {
         Ok(())
     }
 
-    fn new_session(&mut self, client: &Arc<str>) -> SessionIndex {
+    pub(super) fn new_session(&mut self, client: &Arc<str>) -> SessionIndex {
         let session = Box::new(Session {
             serial: self.next_serial,
             client: Arc::clone(client),
