@@ -83,6 +83,8 @@ pub fn fuzz_host(data: &[u8]) {
             max_metrics: 32,
             max_parked: 4,
             max_parked_bytes: 512,
+            max_parked_total: 800,
+            max_metrics_total: 48,
         },
         ..HostConfig::default()
     };

@@ -87,6 +87,10 @@ pub struct HostLimits {
     pub max_parked: usize,
     /// Bytes of those messages.
     pub max_parked_bytes: usize,
+    /// Bytes of waiting messages over all nodes.
+    pub max_parked_total: usize,
+    /// Metrics over all nodes.
+    pub max_metrics_total: usize,
 }
 
 impl Default for HostLimits {
@@ -98,6 +102,8 @@ impl Default for HostLimits {
             max_metrics: 65_536,
             max_parked: 127,
             max_parked_bytes: 4 << 20,
+            max_parked_total: 64 << 20,
+            max_metrics_total: 1_000_000,
         }
     }
 }

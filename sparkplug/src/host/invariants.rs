@@ -24,6 +24,14 @@ impl HostSession {
                 return Err(format!("{}: armed without timer", node.id));
             }
         }
+        let parked: usize = self.nodes.iter().map(|it| it.parked_bytes).sum();
+        let metrics: usize = self.nodes.iter().map(|it| it.metric_count).sum();
+        if (parked, metrics) != (self.parked_total, self.metrics_total) {
+            return Err("totals over all nodes miscounted".into());
+        }
+        if parked > self.config.limits.max_parked_total {
+            return Err("more parked over all nodes than allowed".into());
+        }
         let armed = self.nodes.iter().filter(|it| it.armed.is_some()).count();
         if armed != self.timers.len() {
             return Err("timers without a node".into());
@@ -85,6 +93,9 @@ impl Node {
                     return Err(format!("alias of {:?} is bound elsewhere", state.name));
                 }
             }
+        }
+        if metrics != self.metric_count {
+            return Err("metrics miscounted".into());
         }
         if metrics > limits.max_metrics {
             return Err("more metrics than allowed".into());

@@ -8,6 +8,7 @@ mod apply;
 mod config;
 mod entity;
 mod event;
+mod identity;
 mod invariants;
 mod node;
 mod persist;
@@ -42,7 +43,7 @@ use crate::payload::raw::RawPayload;
 use crate::seq::Seq;
 use crate::topic::{DeviceVerb, NodeId, NodeVerb, TopicRef};
 use apply::bdseq_of;
-use node::{Cx, Incoming, Node, Phase, Verb};
+use node::{Cx, Incoming, Node, Verb};
 use presence::Presence;
 use rebirth::Pace;
 use resolve::{open, reason_of_decode};
@@ -71,6 +72,9 @@ pub struct HostSession {
     presence: Presence,
     pace: Pace,
     dirty: Vec<u32>,
+    /// Bytes that wait and metrics, over all nodes.
+    parked_total: usize,
+    metrics_total: usize,
     /// Wall time minus engine time, from the latest input that had both.
     wall_offset: i64,
 }
@@ -102,6 +106,8 @@ impl HostSession {
             transmits: VecDeque::new(),
             pace: Pace::new(now),
             dirty: Vec::new(),
+            parked_total: 0,
+            metrics_total: 0,
             wall_offset: 0,
         }
     }
@@ -269,70 +275,6 @@ impl HostSession {
         self.on_node(now, at, |node, cx| node.handle_death(cx, message, bdseq));
     }
 
-    /// Whether a message that is no NBIRTH may act on the node.
-    fn admit(&mut self, now: u64, at: u32, message: &Message<'_>) -> bool {
-        let Some(node) = self.nodes.get_mut(at as usize) else {
-            return false;
-        };
-        if node.server != message.server {
-            if node.phase == Phase::Live {
-                self.ignored(message, IgnoredReason::OtherServer);
-                return false;
-            }
-            node.server = message.server;
-        }
-        if self.is_foreign(at, message) {
-            self.report_clash(now, at, message);
-            let detail = "another client holds this node's session";
-            self.invalid(message, InvalidReason::DuplicateIdentity, detail);
-            return false;
-        }
-        true
-    }
-
-    /// Whether another client than the one that sent the birth in force speaks for the node.
-    fn is_foreign(&self, at: u32, message: &Message<'_>) -> bool {
-        self.nodes.get(at as usize).is_some_and(|node| {
-            node.phase == Phase::Live
-                && matches!((&node.client, &message.client), (Some(own), Some(it)) if own != it)
-        })
-    }
-
-    /// An NBIRTH of the client that held the session before the present one: two of them take turns.
-    fn watch_identity(&mut self, now: u64, at: u32, message: &Message<'_>) {
-        let Some(node) = self.nodes.get(at as usize) else {
-            return;
-        };
-        let returns = node.phase == Phase::Live
-            && matches!(
-                (&node.previous_client, &message.client),
-                (Some((previous, since)), Some(it)) if previous == it && now.saturating_sub(*since) < CLASH_MEMORY
-            );
-        if returns {
-            self.report_clash(now, at, message);
-        }
-    }
-
-    fn report_clash(&mut self, now: u64, at: u32, message: &Message<'_>) {
-        let Some(node) = self.nodes.get_mut(at as usize) else {
-            return;
-        };
-        let (Some(first), Some(second)) = (&node.client, &message.client) else {
-            return;
-        };
-        let recent = node
-            .clash_reported
-            .is_some_and(|reported| now.saturating_sub(reported) < CLASH_INTERVAL);
-        if !recent && first != second {
-            self.events.push_back(HostEvent::DuplicateIdentity {
-                node: node.id.clone(),
-                first: first.clone(),
-                second: second.clone(),
-            });
-            node.clash_reported = Some(now);
-        }
-    }
-
     /// Lets time act. Early or repeated calls do nothing.
     pub fn handle_timeout(&mut self, now: u64) {
         while let Some((deadline, at)) = self.timers.first().copied() {
@@ -441,8 +383,13 @@ impl HostSession {
             config: &self.config,
             events: &mut self.events,
             now,
+            parked_elsewhere: self.parked_total - node.parked_bytes,
+            metrics_elsewhere: self.metrics_total - node.metric_count,
         };
+        let (parked, metrics) = (cx.parked_elsewhere, cx.metrics_elsewhere);
         mutate(node, &mut cx);
+        self.parked_total = parked + node.parked_bytes;
+        self.metrics_total = metrics + node.metric_count;
         if node.rebirth.due(now) && self.presence.is_ready(node.server) {
             let may = if node.rebirth.slotted() {
                 now
@@ -490,12 +437,6 @@ impl HostSession {
         self.check_node(at);
     }
 }
-
-/// A second identity is reported once in this time, ms.
-const CLASH_INTERVAL: u64 = 60_000;
-
-/// How long the client that held a session before is remembered, ms.
-const CLASH_MEMORY: u64 = 300_000;
 
 fn node_timeout(node: &mut Node, cx: &mut Cx<'_>, wall_ms: u64) {
     if node.reorder_deadline.is_some_and(|at| at <= cx.now) {

@@ -24,6 +24,10 @@ pub(super) struct Cx<'a> {
     pub(super) events: &'a mut VecDeque<HostEvent>,
     /// Engine time, ms.
     pub(super) now: u64,
+    /// Bytes that wait in the other nodes.
+    pub(super) parked_elsewhere: usize,
+    /// Metrics of the other nodes.
+    pub(super) metrics_elsewhere: usize,
 }
 
 /// What kind of message of a node it is.
@@ -152,6 +156,8 @@ pub(super) struct Node {
     pub(super) definitions: DefinitionTable,
     pub(super) parked: Vec<Parked>,
     pub(super) parked_bytes: usize,
+    /// Metrics of all entities together.
+    pub(super) metric_count: usize,
     pub(super) reorder_deadline: Option<u64>,
     pub(super) rebirth: Rebirth,
     /// Devices that were online before NBIRTH, and when their absence is reported.
@@ -188,6 +194,7 @@ impl Node {
             definitions: DefinitionTable::default(),
             parked: Vec::new(),
             parked_bytes: 0,
+            metric_count: 0,
             reorder_deadline: None,
             rebirth: Rebirth::default(),
             awaited: None,
@@ -315,22 +322,15 @@ impl Node {
 
     // tck-id-operational-behavior-host-reordering-start: the deadline runs from the first one out of order
     fn park(&mut self, cx: &mut Cx<'_>, message: &Incoming<'_>) {
-        let limits = &cx.config.limits;
-        if self.parked.len() >= limits.max_parked
-            || self.parked_bytes + message.payload.bytes.len() > limits.max_parked_bytes
-        {
+        if !self.has_room(cx, message) {
             // No room to wait any longer: as if the time were up.
             self.give_up(cx);
             if self.phase != Phase::Unborn {
                 return self.handle_sequenced(cx, *message);
             }
-            if message.payload.bytes.len() > limits.max_parked_bytes {
-                return self.invalid(
-                    cx,
-                    message,
-                    InvalidReason::DataBeforeBirth,
-                    "too large to be held until the birth",
-                );
+            if !self.has_room(cx, message) {
+                let detail = "no room to hold it until the birth";
+                return self.invalid(cx, message, InvalidReason::DataBeforeBirth, detail);
             }
         }
         self.parked_bytes += message.payload.bytes.len();
@@ -345,6 +345,14 @@ impl Node {
         });
         let deadline = cx.now.saturating_add(cx.config.reorder_timeout_ms);
         self.reorder_deadline.get_or_insert(deadline);
+    }
+
+    fn has_room(&self, cx: &Cx<'_>, message: &Incoming<'_>) -> bool {
+        let limits = &cx.config.limits;
+        let bytes = self.parked_bytes + message.payload.bytes.len();
+        self.parked.len() < limits.max_parked
+            && bytes <= limits.max_parked_bytes
+            && cx.parked_elsewhere + bytes <= limits.max_parked_total
     }
 
     /// Delivers what follows without a gap.

@@ -12,7 +12,7 @@ use prost::Message as _;
 use super::HostSession;
 use super::entity::{Entity, MetricState};
 use super::event::{RebirthCause, ServerId};
-use super::node::{Node, Phase};
+use super::node::{Cx, Node, Phase};
 use crate::metric::{Metric, MetricFlags};
 use crate::payload::{DecodeError, ResolvedPayload, decode_resolved, encode_resolved};
 use crate::seq::Seq;
@@ -142,44 +142,11 @@ impl HostSession {
         let metrics = decode_resolved(&stored.metrics)?.metrics;
         let id = NodeId::new(&stored.group, &stored.node)?;
         let at = self.replayed_node(&id).ok_or(RestoreError::Full)?;
-        let max_devices = self.config.limits.max_devices;
-        let patience = self.config.restore_patience_ms;
-        let Some(node) = self.nodes.get_mut(at as usize) else {
-            return Err(RestoreError::Full);
-        };
-        let entity = match &stored.device {
-            None => 0,
-            Some(device) => node
-                .device_or_insert(device, max_devices)
-                .ok_or(RestoreError::Full)?,
-        };
-        if let Some(owner) = node.entities.get_mut(entity as usize) {
-            *owner = entity_of(&stored, metrics, wall_ms);
-        }
-        if let Some(session) = &stored.session {
-            node.server = ServerId(u16::try_from(session.server).unwrap_or_default());
-            node.client = session.client.as_deref().map(Arc::from);
-            node.bdseq = session.bdseq;
-            node.expected = Seq::new(session.expected as u8);
-            node.rebirth.restore_cause(cause(session));
-            if session.in_session {
-                node.distrust(true);
-                node.verify_deadline = Some(now.saturating_add(patience));
-            }
-        }
-        // Devices may come before their node: aliases hold within a session only.
-        let all = 0..node.entities.len() as u32;
-        match (entity, node.phase) {
-            (0, Phase::Unborn) => {}
-            (0, _) => {
-                node.redefine_templates();
-                all.for_each(|entity| node.rebind_aliases(entity));
-            }
-            (entity, Phase::Unborn) => node.aliases.remove_entity(entity),
-            (entity, _) => node.rebind_aliases(entity),
-        }
-        self.on_node(now, at, |_, _| ());
-        Ok(())
+        let mut restored = Ok(());
+        self.on_node(now, at, |node, cx| {
+            restored = node.restore(cx, &stored, metrics, wall_ms);
+        });
+        restored
     }
 
     /// Applies a record that is newer than the checkpoint. Nothing is emitted, asked for or sent.
@@ -221,6 +188,55 @@ impl HostSession {
 }
 
 impl Node {
+    fn restore(
+        &mut self,
+        cx: &Cx<'_>,
+        stored: &Stored,
+        metrics: Vec<Metric>,
+        wall_ms: u64,
+    ) -> Result<(), RestoreError> {
+        let limits = &cx.config.limits;
+        let entity = match &stored.device {
+            None => 0,
+            Some(device) => self
+                .device_or_insert(device, limits.max_devices)
+                .ok_or(RestoreError::Full)?,
+        };
+        let owner = self
+            .entities
+            .get_mut(entity as usize)
+            .ok_or(RestoreError::Full)?;
+        let count = self.metric_count - owner.metrics.len() + metrics.len();
+        if count > limits.max_metrics || count + cx.metrics_elsewhere > limits.max_metrics_total {
+            return Err(RestoreError::Full);
+        }
+        *owner = entity_of(stored, metrics, wall_ms);
+        self.metric_count = self.entities.iter().map(|it| it.metrics.len()).sum();
+        if let Some(session) = &stored.session {
+            self.server = ServerId(u16::try_from(session.server).unwrap_or_default());
+            self.client = session.client.as_deref().map(Arc::from);
+            self.bdseq = session.bdseq;
+            self.expected = Seq::new(session.expected as u8);
+            self.rebirth.restore_cause(cause(session));
+            if session.in_session {
+                self.distrust(true);
+                let patience = cx.config.restore_patience_ms;
+                self.verify_deadline = Some(cx.now.saturating_add(patience));
+            }
+        }
+        // Devices may come before their node: aliases hold within a session only.
+        match (entity, self.phase) {
+            (0, Phase::Unborn) => {}
+            (0, _) => {
+                self.redefine_templates();
+                (0..self.entities.len() as u32).for_each(|entity| self.rebind_aliases(entity));
+            }
+            (entity, Phase::Unborn) => self.aliases.remove_entity(entity),
+            (entity, _) => self.rebind_aliases(entity),
+        }
+        Ok(())
+    }
+
     fn replay(&mut self, kind: RecordKind, entity: u32, wall_ms: u64, payload: &ResolvedPayload) {
         self.dirty = true;
         if let Some(seq) = payload.seq {
@@ -397,7 +413,10 @@ fn entity_of(stored: &Stored, metrics: Vec<Metric>, wall_ms: u64) -> Entity {
     };
     let mut by_name = HashMap::with_capacity(metrics.len());
     for (at, metric) in metrics.into_iter().enumerate() {
-        by_name.insert(metric.name.clone(), at as u32);
+        if by_name.contains_key(&metric.name) {
+            continue;
+        }
+        by_name.insert(metric.name.clone(), entity.metrics.len() as u32);
         let since = stored.stale.get(at).copied().unwrap_or_default();
         entity.metrics.push(MetricState {
             name: metric.name,

@@ -296,14 +296,17 @@ impl Node {
             ..Resolved::default()
         };
         let mut budget = Budget::new(&cx.config.limits.payload);
-        let others: usize = self
+        let limits = &cx.config.limits;
+        let before = self
             .entities
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| *at != entity as usize)
-            .map(|(_, it)| it.metrics.len())
-            .sum();
-        let room = cx.config.limits.max_metrics.saturating_sub(others);
+            .get(entity as usize)
+            .map_or(0, |it| it.metrics.len());
+        let others = self.metric_count - before;
+        let room = limits.max_metrics.saturating_sub(others).min(
+            limits
+                .max_metrics_total
+                .saturating_sub(others + cx.metrics_elsewhere),
+        );
         if entity == 0 {
             self.define_templates(raw, cx);
         }
@@ -322,7 +325,7 @@ impl Node {
                 continue;
             };
             if out.metrics.len() >= room {
-                let detail = format!("limit {}", cx.config.limits.max_metrics);
+                let detail = format!("room for {room} metrics");
                 out.reject(
                     index,
                     None,
@@ -378,9 +381,10 @@ impl Node {
         out
     }
 
-    /// Points the aliases of an entity at its new table.
+    /// An entity has a new table: points its aliases there, and counts.
     pub(super) fn bind_aliases(&mut self, entity: u32) {
         self.aliases.remove_entity(entity);
+        self.metric_count = self.entities.iter().map(|it| it.metrics.len()).sum();
         let Some(owner) = self.entities.get(entity as usize) else {
             return;
         };
