@@ -3,23 +3,8 @@
 use crate::lang::def::AbsenceDef;
 use crate::snapshot::{Corrupt, Reader, Writer};
 
-/// Why nothing comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Nothing came in time.
-    Silence,
-    /// The device or its node died.
-    Death,
-}
-
-impl Why {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Silence => "silence",
-            Self::Death => "death",
-        }
-    }
-}
+/// Why an absence begins, when nothing came in time; after a death the cause of death stands there.
+pub(crate) const SILENCE: &str = "silence";
 
 /// What one key remembers of an absence rule. It begins with the key's first birth or value, so
 /// that a device which never existed is not missed.

@@ -1,6 +1,5 @@
 //! What goes into the engine: keys, events, and the sample that patterns hold on to.
 
-use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
@@ -240,9 +239,4 @@ impl Level {
 fn empty() -> Arc<str> {
     static EMPTY: std::sync::LazyLock<Arc<str>> = std::sync::LazyLock::new(|| Arc::from(""));
     EMPTY.clone()
-}
-
-/// Orders keys for output: group, node, device.
-pub(crate) fn compare(a: &Key, b: &Key) -> Ordering {
-    a.cmp(b)
 }

@@ -10,6 +10,8 @@ mod event;
 mod lang;
 mod output;
 pub mod pattern;
+pub mod scenario;
+mod shipped;
 mod snapshot;
 mod threshold;
 mod value;
@@ -23,5 +25,6 @@ pub use output::{
     AlarmAction, AlarmEvent, AlarmStatus, CommandRequest, Confirm, EvalFailure, EvictReason,
     Evicted, Expect, Late, Match, Output, Priority, TimedOut, Undo, Values,
 };
+pub use shipped::shipped;
 pub use snapshot::Corrupt;
 pub use value::Value;

@@ -7,7 +7,7 @@ use super::context::Context;
 use super::fire::Fire;
 use super::state::{EventClock, KindState, Role, RuleState, clock, engine};
 use super::world::{Held, Taken, View};
-use crate::absence::{Absence, Why};
+use crate::absence::{Absence, SILENCE};
 use crate::event::{Key, Sample, SampleKind};
 use crate::lang::def::{Kind, PatternDef, ThresholdDef, Time, WindowDef};
 use crate::lang::expr::{EvalError, Scope};
@@ -518,7 +518,7 @@ impl Context<'_> {
             }
             (KindState::Absence(Some(absence)), Kind::Absence(def)) => {
                 if absence.advance(def, self.now) {
-                    self.absent(state, Why::Silence.as_str());
+                    self.absent(state, SILENCE);
                 }
             }
             (KindState::Window(window), Kind::Window(def)) => {

@@ -74,9 +74,11 @@ impl<'d, 't> Table<'d, 't> {
         }
     }
 
-    /// Every key and value; no key counts as unknown after this.
+    /// Every key and value in the order of the file; no key counts as unknown after this.
     pub(crate) fn all(&self) -> impl Iterator<Item = (At<&'d str>, &'d Item<'t>)> + use<'d, 't> {
-        self.entries.iter().map(|(key, value)| {
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        entries.into_iter().map(|(key, value)| {
             let at = At {
                 value: key.get_ref().as_ref(),
                 range: key.span(),

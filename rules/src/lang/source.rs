@@ -135,31 +135,21 @@ impl Problem {
 
 /// One error of a pack or scenario file, with its place.
 ///
-/// Displayed, it is `file:line:column: problem`, the line with a caret below, and the nearest known
-/// name where there is one.
+/// Displayed, it is `file:line:column: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     /// Name of the file as it was given.
     pub file: String,
-    /// Line, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
+    /// Line and column (in characters), both from 1; `None` where the whole file is meant.
+    pub place: Option<(usize, usize)>,
     /// What is wrong.
     pub problem: Problem,
-    /// The line's text.
-    pub text: String,
-    /// How many characters the caret spans.
-    pub width: usize,
+    /// The problem in words, the line with a caret below, and the nearest known name where there is
+    /// one.
+    pub message: String,
 }
 
 impl LoadError {
-    /// `file:line:column`.
-    #[must_use]
-    pub fn place(&self) -> String {
-        format!("{}:{}:{}", self.file, self.line, self.column)
-    }
-
     /// The nearest known name, where one is meant.
     #[must_use]
     pub fn nearest(&self) -> Option<&str> {
@@ -169,24 +159,30 @@ impl LoadError {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { line, column, .. } = self;
-        writeln!(f, "{}: {}", self.place(), self.problem)?;
-        let number = line.to_string();
-        let margin = " ".repeat(number.len());
-        writeln!(f, " {margin} |")?;
-        writeln!(f, " {number} | {}", self.text)?;
-        // Tabs stay tabs, so that the caret stands below what it means.
-        let lead = self.text.chars().take(column.saturating_sub(1));
-        let lead: String = lead.map(|c| if c == '\t' { c } else { ' ' }).collect();
-        write!(f, " {margin} | {lead}{}", "^".repeat(self.width.max(1)))?;
-        match self.nearest() {
-            Some(nearest) => write!(f, "\n {margin} = did you mean `{nearest}`?"),
-            None => Ok(()),
+        match self.place {
+            Some((line, column)) => write!(f, "{}:{line}:{column}: {}", self.file, self.message),
+            None => write!(f, "{}: {}", self.file, self.message),
         }
     }
 }
 
 impl std::error::Error for LoadError {}
+
+/// Problem, line, caret and hint.
+fn message(problem: &Problem, line: usize, column: usize, text: &str, width: usize) -> String {
+    let number = line.to_string();
+    let margin = " ".repeat(number.len());
+    // Tabs stay tabs, so that the caret stands below what it means.
+    let lead = text.chars().take(column.saturating_sub(1));
+    let lead: String = lead.map(|c| if c == '\t' { c } else { ' ' }).collect();
+    let caret = "^".repeat(width.max(1));
+    let mut message =
+        format!("{problem}\n {margin} |\n {number} | {text}\n {margin} | {lead}{caret}");
+    if let Some(nearest) = problem.nearest() {
+        message.push_str(&format!("\n {margin} = did you mean `{nearest}`?"));
+    }
+    message
+}
 
 /// A file's text, its name, and the errors found in it.
 #[derive(Debug)]
@@ -216,11 +212,9 @@ impl<'t> Source<'t> {
         let width = span.lines().next().unwrap_or_default().chars().count();
         LoadError {
             file: self.name.to_owned(),
-            line,
-            column,
+            place: Some((line, column)),
+            message: message(&problem, line, column, &text, width),
             problem,
-            width: width.max(1),
-            text,
         }
     }
 

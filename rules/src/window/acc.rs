@@ -88,10 +88,6 @@ impl Acc {
         self.max = self.max.max(later.max);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// One result. `sorted` are the numbers in order, where a percentile is asked for. Over nothing
     /// `count` is 0, `sum` 0, and everything else null.
     pub(crate) fn result(&self, aggregate: Aggregate, sorted: &[f64]) -> Value {

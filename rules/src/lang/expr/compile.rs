@@ -73,7 +73,6 @@ impl Node {
 pub(crate) struct Expr {
     eval: Eval,
     text: Arc<str>,
-    ty: Type,
     pub(crate) uses: Uses,
 }
 
@@ -163,16 +162,8 @@ pub(crate) fn compile(text: &str, names: &Names, condition: bool) -> Result<Expr
     Ok(Expr {
         eval: node.eval,
         text: text.into(),
-        ty: node.ty,
         uses: compiler.uses,
     })
-}
-
-impl Expr {
-    /// Whether it may give a number.
-    pub(crate) fn may_be_number(&self) -> bool {
-        self.ty.may_be(Type::Number)
-    }
 }
 
 /// Bytes of the character at line and column, both from 1 (the column from 0 in the parser's own

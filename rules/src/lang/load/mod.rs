@@ -32,7 +32,7 @@ pub fn load_packs(files: &[(String, String)]) -> Result<Vec<Pack>, Vec<LoadError
     for (name, text) in files {
         let mut source = Source::new(name, text);
         let pack = read_pack(&mut source, &mut seen);
-        source.errors.sort_by_key(|e| (e.line, e.column));
+        source.errors.sort_by_key(|e| e.place);
         errors.append(&mut source.errors);
         packs.extend(pack);
     }
