@@ -79,6 +79,8 @@ pub(super) struct LaneTask<U: Uplink> {
     retry_read: Option<Instant>,
     loaded: VecDeque<Loaded>,
     unacked: VecDeque<Arc<Record>>,
+    /// What was unacknowledged before the last doubt: a denial may come late.
+    doubted: VecDeque<Arc<Record>>,
     max_message: usize,
     replicas: u64,
     run: String,
@@ -121,6 +123,7 @@ impl<U: Uplink> LaneTask<U> {
             retry_read: None,
             loaded: VecDeque::new(),
             unacked: VecDeque::new(),
+            doubted: VecDeque::new(),
             max_message: DEFAULT_PAYLOAD,
             replicas: 1,
             run: format!("{seed:016x}"),
@@ -226,7 +229,7 @@ impl<U: Uplink> LaneTask<U> {
                 } => {
                     if fresh {
                         self.loaded.clear();
-                        self.unacked.clear();
+                        self.doubted = std::mem::take(&mut self.unacked);
                     }
                     self.wanted = Some((ticket, after));
                 }
@@ -328,6 +331,7 @@ impl<U: Uplink> LaneTask<U> {
                     let record = self
                         .unacked
                         .iter()
+                        .chain(&self.doubted)
                         .find(|record| self.subject(record.class, &record.key) == subject);
                     if let Some(record) = record.map(|record| record.id) {
                         self.drain.handle_denied(now, record, &detail);

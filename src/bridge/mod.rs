@@ -11,13 +11,17 @@
 //!                                 └─► kv (last-known values, schemas)
 //! ```
 
+pub mod audit;
 pub mod backoff;
 pub mod classify;
+mod commands;
 pub mod config;
 mod connect;
+pub mod doctor;
 pub mod drain;
 pub mod filter;
 pub mod hooks;
+pub mod kv;
 mod lane;
 mod meter;
 mod prepare;
@@ -32,12 +36,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use self::config::Config;
 pub use self::connect::ConnectError;
+use self::commands::Requests;
+use self::drain::Limits;
 use self::filter::Filters;
 pub use self::hooks::{AckRequest, Answer, Hooks, Notice, WriteRequest};
 use self::lane::{LaneTask, Shared};
@@ -49,14 +55,17 @@ use self::status::{LaneStatus, UplinkStatus};
 use crate::buffer::record::{LANES, Lane};
 use crate::pipeline::encode::Encoder;
 
+/// Acknowledged records on their way to the buckets; a lane waits when they are not taken.
+const ACKED: usize = 1024;
+
 /// Everything that a bridge stands on.
 pub struct Parts {
     /// `[bridge]`.
     pub config: Config,
     /// The gateway's id.
     pub gateway: String,
-    /// The journal's epoch.
-    pub epoch: String,
+    /// Bounds of the lanes, as `[bridge]` has them unless a test wants others.
+    pub limits: Limits,
     /// The journal.
     pub source: Arc<dyn Source>,
     /// Where checkpoints are kept.
@@ -112,30 +121,30 @@ impl BridgeHandle {
     }
 }
 
-/// Starts the bridge to real servers.
+/// Starts the bridge to real servers. Must be called inside a tokio runtime.
 ///
 /// # Errors
 /// The configuration can't be used.
 pub fn start(
     config: Config,
     gateway: &str,
-    epoch: &str,
     source: Arc<dyn Source>,
-    memory: Arc<dyn Memory>,
+    memory: impl Memory,
     data_dir: &Path,
     hooks: Hooks,
 ) -> Result<BridgeHandle, config::ConfigError> {
     if let Some(error) = config.errors().into_iter().next() {
         return Err(error);
     }
-    let uplink = Nats::new(config.clone(), gateway, epoch);
+    let uplink = Nats::new(config.clone(), gateway, &source.epoch());
+    let limits = config.limits();
     Ok(spawn(
         Parts {
             config,
+            limits,
             gateway: gateway.to_owned(),
-            epoch: epoch.to_owned(),
             source,
-            memory,
+            memory: Arc::new(memory),
             data_dir: data_dir.to_owned(),
             hooks,
         },
@@ -148,29 +157,41 @@ pub fn spawn<U: Uplink>(parts: Parts, uplink: U) -> BridgeHandle {
     let (stop, stopped) = watch::channel(None);
     let (data_status, data) = watch::channel(LaneStatus::default());
     let (alarm_status, alarms) = watch::channel(LaneStatus::default());
+    let (acked, taken) = mpsc::channel(ACKED);
+    let (data_client, data_clients) = watch::channel(None);
+    let (alarm_client, alarm_clients) = watch::channel(None);
+    let mut tasks = Vec::new();
+    if parts.config.state.enabled {
+        let buckets = kv::run(parts.config.clone(), parts.gateway.clone(), taken, data_clients);
+        tasks.push(tokio::spawn(buckets));
+    }
+    let requests = Requests::new(
+        parts.gateway.clone(),
+        parts.config.writes.clone(),
+        parts.hooks.clone(),
+    );
+    tasks.push(tokio::spawn(commands::run(requests, alarm_clients)));
     let shared = Arc::new(Shared {
         data_acked: AtomicU64::new(parts.source.cursor(Lane::Data)),
         gateway: parts.gateway.clone(),
-        epoch: parts.epoch,
+        epoch: parts.source.epoch(),
         source: parts.source,
         memory: parts.memory,
         hooks: parts.hooks,
         quarantine: Quarantine::below(&parts.data_dir),
         order: parts.config.order,
         status: [data_status, alarm_status],
-        acked: None,
-        clients: [watch::channel(None).0, watch::channel(None).0],
+        acked: parts.config.state.enabled.then_some(acked),
+        clients: [data_client, alarm_client],
     });
     let uplink = Arc::new(uplink);
-    let limits = parts.config.limits();
     let seed = seed(&parts.gateway);
-    let mut tasks = Vec::new();
     for (index, lane) in LANES.into_iter().enumerate() {
         let preparer = Preparer {
             encoder: Encoder::new(parts.gateway.clone(), parts.config.encoding.into()),
             filters: Filters::new(parts.config.filter.clone()),
         };
-        let mut limits = limits.clone();
+        let mut limits = parts.limits.clone();
         if lane == Lane::Alarms {
             limits.backfill_rate = None;
         }

@@ -39,6 +39,9 @@ pub trait Source: Send + Sync + 'static {
         max_bytes: usize,
     ) -> Result<Vec<Arc<Record>>, ReadError>;
 
+    /// The journal's epoch, part of every message id.
+    fn epoch(&self) -> String;
+
     /// Everything up to `up_to` is done; `filtered` of it was kept back.
     fn ack(&self, lane: Lane, up_to: RecordId, filtered: u64);
 
@@ -68,6 +71,10 @@ impl Source for Journal {
     ) -> Result<Vec<Arc<Record>>, ReadError> {
         self.read_durable(lane, after, max_records, max_bytes)
             .map_err(|error| ReadError(error.to_string()))
+    }
+
+    fn epoch(&self) -> String {
+        Self::epoch(self)
     }
 
     fn ack(&self, lane: Lane, up_to: RecordId, filtered: u64) {
@@ -119,7 +126,7 @@ fn key(lane: Lane) -> &'static [u8] {
     }
 }
 
-impl Memory for Arc<dyn StateStore> {
+impl<S: StateStore + ?Sized + 'static> Memory for Arc<S> {
     fn load(&self, lane: Lane, epoch: &str) -> Option<Checkpoint> {
         let bytes = match self.get(key(lane)) {
             Ok(bytes) => bytes?,

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use self::journal::{Journal, Notes};
-use self::nats::{Nats, Stored};
+use self::nats::{Nats as Server, Stored};
 use super::config::Config;
 use super::drain::Event;
 use super::status::{LaneStatus, UplinkState};
@@ -82,22 +82,34 @@ impl Rig {
 
 fn launch(config: &Config, journal: &Arc<Journal>, notes: &Arc<Notes>, folder: &Path) -> BridgeHandle {
     let notes = notes.clone();
-    start(
-        config.clone(),
-        GATEWAY,
-        "e1",
-        journal.clone(),
-        journal.clone(),
-        folder,
-        Hooks {
-            notice: Arc::new(move |notice| notes.add(notice)),
-            ..Hooks::default()
+    let config = config.clone();
+    let uplink = Nats::new(config.clone(), GATEWAY, "e1");
+    spawn(
+        Parts {
+            limits: Limits {
+                // Long enough to be seen, short enough for a test.
+                fence_hold: Duration::from_secs(4),
+                ..config.limits()
+            },
+            config,
+            gateway: GATEWAY.to_owned(),
+            source: journal.clone(),
+            memory: journal.clone(),
+            data_dir: folder.to_owned(),
+            hooks: Hooks {
+                notice: Arc::new(move |notice| notes.add(notice)),
+                write: Arc::new(|request| {
+                    let metric = request.metrics[0].0.clone();
+                    Box::pin(async { Ok(serde_json::json!({ "status": "confirmed", "metric": metric })) })
+                }),
+                ack: Arc::new(|request| Box::pin(async { Ok(serde_json::json!({ "id": request.id })) })),
+            },
         },
+        uplink,
     )
-    .unwrap()
 }
 
-fn to(nats: &Nats) -> Config {
+fn to(nats: &Server) -> Config {
     Config {
         urls: vec![nats.url()],
         ..Config::default()
@@ -127,7 +139,7 @@ fn check_complete(messages: &[Stored], journal: &Journal, lane: Lane) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_arrive_once_and_in_order_with_their_headers() {
-    let nats = Nats::start();
+    let nats = Server::start();
     let rig = Rig::start(to(&nats));
     rig.journal.append_data(2000, 20);
     rig.journal.append(Class::Alarm, "{\"id\":\"a1\"}");
@@ -148,7 +160,7 @@ async fn records_arrive_once_and_in_order_with_their_headers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_of_server_and_gateway_leave_no_trace() {
-    let mut nats = Nats::start();
+    let mut nats = Server::start();
     let mut rig = Rig::start(to(&nats));
     for round in 0..6u64 {
         rig.journal.append_data(4000, 50);
@@ -168,7 +180,7 @@ async fn kills_of_server_and_gateway_leave_no_trace() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_longer_than_the_dedupe_window_makes_no_duplicates() {
-    let mut nats = Nats::start();
+    let mut nats = Server::start();
     let mut rig = Rig::start(to(&nats));
     rig.journal.append_data(100, 5);
     rig.drained().await;
@@ -191,7 +203,7 @@ async fn an_outage_longer_than_the_dedupe_window_makes_no_duplicates() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purge_and_a_restart_go_on_where_they_were() {
-    let nats = Nats::start();
+    let nats = Server::start();
     let mut rig = Rig::start(to(&nats));
     rig.journal.append_data(500, 5);
     rig.drained().await;
@@ -208,7 +220,7 @@ async fn a_purge_and_a_restart_go_on_where_they_were() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_store_is_filled_again_and_people_hear_of_it() {
-    let mut nats = Nats::start();
+    let mut nats = Server::start();
     let rig = Rig::start(to(&nats));
     rig.journal.append_data(1000, 5);
     rig.drained().await;
@@ -228,7 +240,7 @@ async fn an_older_store_is_filled_again_and_people_hear_of_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_stream_is_made_and_filled_again() {
-    let nats = Nats::start();
+    let nats = Server::start();
     let rig = Rig::start(to(&nats));
     rig.journal.append_data(1000, 5);
     rig.drained().await;
@@ -241,7 +253,7 @@ async fn a_deleted_stream_is_made_and_filled_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_longer_kept_is_told_by_a_gap_record() {
-    let nats = Nats::start();
+    let nats = Server::start();
     let rig = Rig::start(to(&nats));
     rig.journal.append_data(1000, 5);
     rig.drained().await;
@@ -258,7 +270,7 @@ async fn what_is_no_longer_kept_is_told_by_a_gap_record() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_stream_keeps_everything_until_it_is_enlarged() {
-    let nats = Nats::start();
+    let nats = Server::start();
     let rig = Rig::start(Config {
         manage: true,
         ..to(&nats)
@@ -282,7 +294,7 @@ async fn a_full_stream_keeps_everything_until_it_is_enlarged() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_birth_larger_than_a_message_goes_in_parts_and_the_rest_flows_on() {
-    let nats = Nats::start();
+    let nats = Server::start();
     let rig = Rig::start(to(&nats));
     rig.journal.append_birth(20_000);
     rig.journal.append_data(100, 1);
@@ -311,7 +323,7 @@ async fn a_birth_larger_than_a_message_goes_in_parts_and_the_rest_flows_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_publisher_fences_this_one_until_it_is_silent() {
-    let nats = Nats::start();
+    let nats = Server::start();
     let rig = Rig::start(to(&nats));
     rig.journal.append_data(100, 5);
     rig.drained().await;
@@ -330,7 +342,7 @@ async fn another_publisher_fences_this_one_until_it_is_silent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_jetstream_or_stream_or_rights_is_named() {
-    let mut nats = Nats::absent();
+    let mut nats = Server::absent();
     let rig = Rig::start(Config {
         manage: false,
         ..to(&nats)
@@ -351,7 +363,7 @@ async fn a_server_without_jetstream_or_stream_or_rights_is_named() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_forbidden_subject_does_not_stop_the_others() {
-    let nats = Nats::start_with(
+    let nats = Server::start_with(
         "authorization { users: [{user: a, password: b}, {user: gw, password: pw, permissions: { publish: { deny: [\"sparkgate.site-a.data.plantA.gw-07.press-3\"] } } }] }\nno_auth_user: a",
     );
     let folder = tempfile::tempdir().unwrap();
@@ -372,7 +384,7 @@ async fn one_forbidden_subject_does_not_stop_the_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn atomic_batches_arrive_whole_over_kills() {
-    let mut nats = Nats::start();
+    let mut nats = Server::start();
     let mut rig = Rig::start(Config {
         durability: config::Durability::Strict,
         ..to(&nats)
@@ -394,7 +406,7 @@ async fn atomic_batches_arrive_whole_over_kills() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_strict_order_an_alarm_waits_for_the_data_before_it() {
-    let nats = Nats::start();
+    let nats = Server::start();
     let journal = Arc::new(Journal::new());
     journal.append_data(20_000, 50);
     journal.append(Class::Alarm, "{\"id\":\"a1\"}");
@@ -409,4 +421,102 @@ async fn in_strict_order_an_alarm_waits_for_the_data_before_it() {
     // The data lane's status may be a tick old; the stream itself is the witness.
     assert_eq!(nats.read_all(DATA).await.len(), 20_000);
     rig.drained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_names_what_is_missing_and_unsafe() {
+    let nats = Server::start();
+    let config = Config {
+        manage: false,
+        ..to(&nats)
+    };
+    let report = doctor::examine(&config, GATEWAY).await.unwrap();
+    assert!(!report.is_safe());
+    assert!(report.to_string().contains("nats stream add SPARKGATE_site-a "), "{report}");
+    let rig = Rig::start(to(&nats));
+    rig.journal.append_birth(3);
+    rig.drained().await;
+    let report = doctor::examine(&to(&nats), GATEWAY).await.unwrap();
+    assert!(report.is_safe(), "{report}");
+    let context = nats.jetstream().await;
+    let mut stream = context.get_stream(ALARMS).await.unwrap().cached_info().config.clone();
+    stream.discard = async_nats::jetstream::stream::DiscardPolicy::Old;
+    context.update_stream(stream).await.unwrap();
+    let report = doctor::examine(&config, GATEWAY).await.unwrap();
+    assert!(!report.is_safe());
+    assert!(report.to_string().contains("--discard new"), "{report}");
+    assert!(doctor::examine(&to(&Server::absent()), GATEWAY).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_buckets_follow_the_stream() {
+    let nats = Server::start();
+    let rig = Rig::start(to(&nats));
+    rig.journal.append_birth(3);
+    rig.journal.append_data(1, 1);
+    rig.journal.append(Class::Schema, "{\"version\":1}");
+    rig.drained().await;
+    let context = nats.jetstream().await;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let entry = |bucket: &'static str, device: &'static str| {
+        let context = context.clone();
+        async move {
+            loop {
+                if let Ok(store) = context.get_key_value(bucket).await
+                    && let Ok(Some(value)) = store.get(format!("site-a.plantA.gw-07.{device}")).await
+                {
+                    return serde_json::from_slice::<serde_json::Value>(&value).unwrap();
+                }
+                assert!(Instant::now() < deadline, "{bucket} has no {device}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    let big = entry(kv::STATE, "big").await;
+    assert_eq!((big["online"].as_bool(), big["record"].as_u64()), (Some(true), Some(1)));
+    assert_eq!(big["metrics"].as_array().unwrap().len(), 3);
+    assert_eq!(entry(kv::STATE, "press-0").await["record"], 2);
+    assert_eq!(entry(kv::SCHEMA, "press-0").await["version"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_from_the_cloud_are_answered() {
+    let nats = Server::start();
+    let rig = Rig::start(to(&nats));
+    rig.until("connected", |_, alarms| alarms.state == UplinkState::Ok).await;
+    let client = nats.client().await;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let ask = async |subject: &'static str, body: &'static str| loop {
+        match client.request(subject, body.into()).await {
+            Ok(answer) => return serde_json::from_slice::<serde_json::Value>(&answer.payload).unwrap(),
+            // Not subscribed yet.
+            Err(_) => assert!(Instant::now() < deadline, "nobody answers"),
+        }
+    };
+    let write = "{\"id\":\"r1\",\"metrics\":[{\"name\":\"Setpoint\",\"value\":5}]}";
+    let answer = ask("sparkgate.site-a.write.plantA.gw-07.press-0", write).await;
+    assert_eq!(answer["status"], "confirmed");
+    assert_eq!(answer["metric"], "Setpoint");
+    let answer = ask("sparkgate.site-a.write.plantA.gw-07.press-0", "{}").await;
+    assert!(answer["error"].as_str().unwrap().contains("missing field"));
+    let answer = ask("sparkgate.site-a.ack", "{\"id\":\"a1\",\"by\":\"ops\"}").await;
+    assert_eq!(answer["id"], "a1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_audit_reads_the_streams_back() {
+    let nats = Server::start();
+    let rig = Rig::start(to(&nats));
+    rig.journal.append_birth(20_000);
+    rig.journal.append_data(500, 5);
+    rig.journal.append(Class::Alarm, "{}");
+    rig.drained().await;
+    let found = audit::streams(&nats.url(), GATEWAY).await.unwrap();
+    assert_eq!(
+        found,
+        audit::Audit {
+            records: 502,
+            ..audit::Audit::default()
+        }
+    );
 }

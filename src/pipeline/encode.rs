@@ -12,7 +12,7 @@ use sparkplug::metric::Metric;
 use sparkplug::payload::{DecodeError, ResolvedPayload, decode_resolved, encode_resolved};
 
 pub use self::headers::{Headers, Place, message_id};
-pub use self::json::value_json;
+pub use self::json::{metric_json, value_json};
 use super::subject;
 use crate::buffer::record::{Class, Record};
 

@@ -425,7 +425,12 @@ impl Drain {
         if count >= DENIALS && self.acked_since_refusal && self.refused != Some(record) {
             self.give_up(record, cause);
         }
-        let wait = self.backoff.fail();
+        // Others pass: the sooner it is settled, the sooner they go on.
+        let wait = if self.acked_since_refusal || self.refused == Some(record) {
+            self.backoff.spread(self.limits.backoff_base)
+        } else {
+            self.backoff.fail()
+        };
         self.restart_at(now + wait);
     }
 

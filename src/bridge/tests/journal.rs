@@ -134,6 +134,10 @@ impl Source for Journal {
         Ok(rest.iter().filter(of_lane).take(max_records).cloned().collect())
     }
 
+    fn epoch(&self) -> String {
+        "e1".to_owned()
+    }
+
     fn ack(&self, lane: Lane, up_to: RecordId, _filtered: u64) {
         let mut content = self.content.lock().unwrap();
         let cursor = content.cursor.entry(lane).or_default();

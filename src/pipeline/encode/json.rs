@@ -71,6 +71,14 @@ pub(super) fn metric(out: &mut Vec<u8>, metric: &Metric) {
     out.push(b'}');
 }
 
+/// A metric as a JSON object, as in `data` bodies.
+#[must_use]
+pub fn metric_json(it: &Metric) -> Vec<u8> {
+    let mut out = Vec::with_capacity(96);
+    metric(&mut out, it);
+    out
+}
+
 /// A value as JSON text.
 #[must_use]
 pub fn value_json(it: &Value) -> String {
