@@ -19,6 +19,9 @@ pub struct Config {
     pub segment_bytes: u64,
     /// Acknowledged segments stay this long: a server's acknowledgement is not an fsync there.
     pub keep_acked_ms: u64,
+    /// The ledger is written this often at most, apart from when a segment goes and at the end. What a kill
+    /// takes of it moves cursors back and forgets refused records on both sides of the account.
+    pub ledger_ms: u64,
     /// Ballast that is given up for alarms on a full disk; 0 for none.
     pub reserve_bytes: u64,
     /// No data segment is made when less than this would be left on the filesystem.
@@ -37,6 +40,7 @@ impl Default for Config {
             sync_ms: 50,
             segment_bytes: 16 << 20,
             keep_acked_ms: 5 * 60_000,
+            ledger_ms: 10_000,
             reserve_bytes: 8 << 20,
             min_free_bytes: 32 << 20,
             unwritten_max_bytes: 32 << 20,

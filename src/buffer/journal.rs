@@ -17,7 +17,7 @@ use crate::buffer::replay::Replay;
 use crate::buffer::shared::{Shared, State};
 use crate::buffer::stat::{LaneState, Stat};
 use crate::buffer::storage::Storage;
-use crate::buffer::writer::Writer;
+use crate::buffer::writer::{FRAME_TARGET, Writer};
 
 /// Records that a slow subscriber of the tap may fall behind before it misses some.
 const TAP: usize = 1024;
@@ -157,12 +157,9 @@ impl Journal {
         state.evict(&self.shared.config);
         // The writer sleeps until the group is due; it must learn of the first record of a group, of a full
         // frame, and of an alarm.
-        let data = state.lane(Lane::Data).queue.len();
-        let first = data + state.lane(Lane::Alarms).queue.len() <= records.len();
-        let alarm = records
-            .iter()
-            .any(|record| record.data.class.lane() == Lane::Alarms);
-        let wake = first || alarm || state.want_sync || state.unwritten_bytes >= 256 << 10;
+        let first = std::mem::take(&mut state.wake_writer);
+        let alarm = records.iter().any(|record| record.data.class.lane() == Lane::Alarms);
+        let wake = first || alarm || state.unwritten_bytes >= FRAME_TARGET;
         drop(state);
         if wake {
             self.shared.wake.notify_all();
@@ -467,10 +464,8 @@ impl Journal {
     pub fn tick(&self, now_ms: u64, clock_trusted: bool) {
         let mut state = self.shared.lock();
         state.now_ms = state.now_ms.max(now_ms);
-        if state.ledger.engine_ms < now_ms {
-            state.ledger.engine_ms = now_ms;
-            state.ledger_dirty = true;
-        }
+        // Not a change of its own: an idle gateway writes nothing.
+        state.ledger.engine_ms = state.ledger.engine_ms.max(now_ms);
         state.clock_trusted = clock_trusted;
         state.maintain = true;
         state.evict(&self.shared.config);

@@ -17,11 +17,13 @@ use crate::buffer::storage::{Storage, StorageFile};
 /// Name of the file.
 pub(crate) const LEDGER: &str = "ledger";
 /// Bytes of one slot.
-const SLOT: usize = 128 << 10;
+const SLOT: usize = 256 << 10;
 const MAGIC: &[u8; 8] = b"SPARKGL1";
 const HEAD: usize = 24;
 /// Lost ranges that are kept apart; beyond, neighbours are told as one.
 pub(crate) const MAX_LOST: usize = 256;
+/// With this many, damage is logged but not booked any more, so that the ledger fits its slot.
+pub(crate) const MOST_LOST: usize = 512;
 
 /// One lane's side of the account.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -55,7 +55,13 @@ impl Writer {
         while let Some(victim) = self.find(Pressure::None) {
             self.unlink(&victim)?;
         }
-        self.save_ledger(false)?;
+        let due = {
+            let state = self.shared().lock();
+            state.now_ms.saturating_sub(state.ledger_saved_ms) >= self.shared().config.ledger_ms
+        };
+        if due {
+            self.save_ledger(false)?;
+        }
         if !self.reserve {
             self.restore_reserve()?;
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::buffer::codec;
 use crate::buffer::frame::{SEGMENT_HEADER, Summary};
-use crate::buffer::ledger::Lost;
+use crate::buffer::ledger::{Lost, MOST_LOST};
 use crate::buffer::record::{Class, Key, Lane, NewRecord, Origin, Record, RecordId};
 use crate::buffer::recovery::announce;
 use crate::buffer::segment::{Hole, read_index};
@@ -418,6 +418,10 @@ pub(crate) fn book_hole(state: &mut State, lane: Lane, hole: &Hole, cause: &str)
         }
     }
     if start >= hole.ord_end {
+        return None;
+    }
+    if state.ledger.lost.len() >= MOST_LOST {
+        tracing::error!(from = hole.prev, to = hole.last, "too many lost ranges to book one more");
         return None;
     }
     let cursor = state.ledger.lane(lane).cursor;

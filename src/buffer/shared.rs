@@ -88,6 +88,10 @@ pub(crate) struct State {
     pub(crate) ledger: Ledger,
     /// The ledger changed since it was last written.
     pub(crate) ledger_dirty: bool,
+    /// Engine time at which it was.
+    pub(crate) ledger_saved_ms: u64,
+    /// The writer sleeps and must learn of what was appended.
+    pub(crate) wake_writer: bool,
     /// Cursors as last synced: a segment may go only when they are past it.
     pub(crate) synced_cursors: [RecordId; 2],
     data: LaneMemory,
@@ -124,6 +128,8 @@ impl State {
         Self {
             now_ms: ledger.engine_ms,
             ledger,
+            ledger_saved_ms: 0,
+            wake_writer: false,
             ledger_dirty: true,
             synced_cursors: [0, 0],
             data,
@@ -190,7 +196,10 @@ impl State {
         self.queue_bytes += weight;
         self.unwritten_bytes += weight;
         self.figures.bytes_in += record.data.body.len() as u64;
-        self.waiting_since.get_or_insert_with(Instant::now);
+        if self.waiting_since.is_none() {
+            self.waiting_since = Some(Instant::now());
+            self.wake_writer = true;
+        }
         record
     }
 

@@ -26,7 +26,7 @@ use crate::buffer::shared::{HotRecord, Shared, State};
 use crate::buffer::storage::StorageFile;
 
 /// A frame is closed at this many bytes of records.
-const FRAME_TARGET: u64 = 256 << 10;
+pub(crate) const FRAME_TARGET: u64 = 256 << 10;
 /// How long the thread sleeps when nothing is to be done.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -124,16 +124,15 @@ impl Writer {
                 .map(|since| sync.saturating_sub(since.elapsed()));
             let stuck = |lane: Lane| state.lane(lane).full;
             let alarm = state.lane(Lane::Alarms).queue.len() > state.lane(Lane::Alarms).written;
+            // While a lane is full only a tick brings a new attempt: trying in a loop would heat the disk.
             let work = (state.want_sync && due.is_some())
                 || due.is_some_and(|left| left.is_zero())
                 || (state.unwritten_bytes >= FRAME_TARGET && !stuck(Lane::Data))
-                || alarm;
-            // While a lane is full only a tick brings a new attempt: trying in a loop would heat the disk.
-            let held = stuck(Lane::Data) || stuck(Lane::Alarms);
-            if state.maintain || (work && !held) || (alarm && !stuck(Lane::Alarms)) {
+                || (alarm && !stuck(Lane::Alarms));
+            if state.maintain || work {
                 return false;
             }
-            let left = due.filter(|_| !held).unwrap_or(IDLE);
+            let left = due.unwrap_or(IDLE);
             let waited = self.shared.wake.wait_timeout(state, left);
             state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
@@ -381,12 +380,12 @@ impl Writer {
             freed += hot.weight;
         }
         state.queue_bytes = state.queue_bytes.saturating_sub(freed);
-        let waiting = LANES.iter().any(|lane| !state.lane(*lane).queue.is_empty());
-        state.waiting_since = match waiting {
+        let waits = |lane: &Lane| !state.lane(*lane).full && !state.lane(*lane).queue.is_empty();
+        state.waiting_since = match LANES.iter().any(waits) {
             // Whatever arrived during the fsync has waited since it began, at most.
-            true => state
-                .waiting_since
-                .map(|since| if written > 0 { Instant::now() } else { since }),
+            true if written > 0 => Some(Instant::now()),
+            true => state.waiting_since,
+            // Nothing, or nothing that there is room for.
             false => None,
         };
         let durable = state.durable();
@@ -455,6 +454,7 @@ impl Writer {
                 .map_err(Stop::at("fsync of the ledger"))?;
         }
         let mut state = shared.lock();
+        state.ledger_saved_ms = state.now_ms;
         state.figures.bytes_written += written;
         if sync {
             state.figures.fsyncs += 1;
@@ -479,6 +479,7 @@ fn take_batch<'a>(waiting: impl Iterator<Item = &'a HotRecord>) -> Vec<HotRecord
 }
 
 fn note_written(state: &mut State, lane: Lane, batch: &[HotRecord]) {
+    state.waiting_since.get_or_insert_with(Instant::now);
     let weight: u64 = batch.iter().map(|hot| hot.weight).sum();
     state.unwritten_bytes = state.unwritten_bytes.saturating_sub(weight);
     state.lane_mut(lane).written += batch.len();

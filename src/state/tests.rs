@@ -26,7 +26,7 @@ fn all(store: &dyn StateStore, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 /// Values around the size at which they are split.
 fn long(n: usize) -> Vec<u8> {
-    (0..n).map(|n| (n * 31 >> 3) as u8).collect()
+    (0..n).map(|n| ((n * 31) >> 3) as u8).collect()
 }
 
 /// What every backend must do.

@@ -6,7 +6,7 @@ use crate::buffer::record::{Lane, Origin};
 use crate::buffer::{AppendError, Config, DiskState};
 
 /// Room for the ledger and a few segments.
-const LEDGER: u64 = 256 << 10;
+const LEDGER: u64 = 512 << 10;
 
 fn full_at(rig: &Rig, more: u64) {
     let capacity = Some(rig.disk.used() + more);

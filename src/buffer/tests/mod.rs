@@ -56,6 +56,7 @@ pub(super) fn small() -> Config {
         sync_ms: 3_600_000,
         segment_bytes: 2 << 10,
         keep_acked_ms: 0,
+        ledger_ms: 0,
         reserve_bytes: 0,
         min_free_bytes: 0,
         unwritten_max_bytes: 1 << 20,

@@ -306,7 +306,7 @@ fn damaged_ledger_is_set_aside_and_the_older_slot_serves_first() {
     rig.tick(10);
     rig.journal.ack(Lane::Data, 3);
     let files = rig.close().files();
-    let slots = [0, 128 << 10];
+    let slots = [0, 256 << 10];
     for slot in slots {
         let mut files = files.clone();
         files.get_mut("ledger").expect("a ledger")[slot + 30] ^= 1;
