@@ -288,6 +288,15 @@ impl Node {
         self.intact = intact;
     }
 
+    /// Messages are known to be missing since the birth in force.
+    pub(super) fn is_broken(&self) -> bool {
+        match self.phase {
+            Phase::Unborn | Phase::Live => false,
+            Phase::Unverified => !self.intact,
+            Phase::Gap { .. } => true,
+        }
+    }
+
     fn live(&mut self, cx: &mut Cx<'_>, message: Incoming<'_>) {
         if message.seq == self.expected {
             self.deliver(cx, &message);

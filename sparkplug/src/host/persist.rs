@@ -108,6 +108,9 @@ struct StoredSession {
     in_session: bool,
     #[prost(string, optional, tag = "6")]
     rebirth_cause: Option<String>,
+    /// Messages were known to be missing; only a birth puts that right.
+    #[prost(bool, tag = "7")]
+    broken: bool,
 }
 
 impl HostSession {
@@ -219,7 +222,7 @@ impl Node {
             self.expected = Seq::new(session.expected as u8);
             self.rebirth.restore_cause(cause(session));
             if session.in_session {
-                self.distrust(true);
+                self.distrust(!session.broken);
                 let patience = cx.config.restore_patience_ms;
                 self.verify_deadline = Some(cx.now.saturating_add(patience));
             }
@@ -340,6 +343,7 @@ fn snapshots(node: &mut Node, out: &mut Vec<Snapshot>) {
         expected: u32::from(node.expected.get()),
         in_session: node.phase != Phase::Unborn,
         rebirth_cause: node.rebirth.last_cause().map(|it| it.as_str().to_owned()),
+        broken: node.is_broken(),
     };
     let names = std::iter::once(None).chain(node.devices.iter().map(Some));
     let session_changed = std::mem::take(&mut node.dirty);

@@ -184,7 +184,9 @@ impl Node {
             payload: message.timestamp.or(raw.timestamp),
             received: message.received_ms,
         };
-        let flags = if self.phase == Phase::Unverified {
+        // Out of a sequence that nobody keeps, only times tell which of two values is the current one.
+        let by_time = self.phase == Phase::Unverified;
+        let flags = if by_time {
             MetricFlags::UNVERIFIED
         } else {
             MetricFlags::NONE
@@ -208,7 +210,9 @@ impl Node {
                 && let Some(scalar) = scalar(state.datatype, &sample.arm)
             {
                 let (timestamp, time_source, time_flags) = times.of(Some(sample.timestamp));
-                state.update_scalar(scalar, timestamp, time_source);
+                if !(by_time && timestamp < state.timestamp) {
+                    state.update_scalar(scalar, timestamp, time_source);
+                }
                 let name = state.name.clone();
                 // `extend` makes room first and builds the metric in its place; `push` would build it elsewhere
                 // and copy it, which costs a quarter of this loop.
@@ -274,7 +278,8 @@ impl Node {
                 filled.value = Value::Template(Arc::new(part.merged_with(whole)));
             }
             let metric = metric(state.name.clone(), state.alias, &raw, filled, &times, flags);
-            if !raw.historical {
+            let overtaken = by_time && metric.timestamp.is_some_and(|it| it < state.timestamp);
+            if !(raw.historical || overtaken) {
                 state.update(&metric);
             }
             out.metrics.push(metric);

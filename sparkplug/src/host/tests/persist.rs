@@ -125,3 +125,28 @@ fn damaged_snapshots_are_refused() {
         Err(RestoreError::Version(9))
     ));
 }
+
+#[test]
+fn a_gap_that_was_open_is_still_open_after_a_restart() {
+    let mut before = live();
+    before.ddata(4, 6.0);
+    before.advance(2_000);
+    let mut bench = restored(&before.session.dirty_nodes());
+    // Goes on without a gap, but not from where the gap was.
+    bench.ddata(3, 6.0);
+    assert_eq!(bench.story(), ["ddata 3", "rebirth unverified 1"]);
+    assert!(bench.node().unverified());
+}
+
+#[test]
+fn while_unverified_the_later_time_is_the_current_value() {
+    let mut bench = restored(&live().session.dirty_nodes());
+    for (seq, at, value) in [(20, 50, 7.0), (9, 40, 6.0)] {
+        bench.now = at;
+        let metric = double("", value).at(EPOCH + at).aliased(2);
+        let data = encode(Some(EPOCH + at), Some(seq), &[metric], Form::Data);
+        bench.raw("spBv1.0/g/DDATA/n/d", &data);
+    }
+    let state = bench.device().metric("Pressure").unwrap();
+    assert_eq!(state.value, Value::Double(7.0));
+}
