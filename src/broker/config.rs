@@ -47,9 +47,6 @@ pub struct Config {
     pub persistence: bool,
     /// Offer births on `$sparkplug/certificates/…` (Sparkplug Aware server).
     pub certificates: bool,
-    /// Set the timestamp of a will NDEATH to the time at which it is sent
-    /// (tck-id-conformance-mqtt-aware-ndeath-timestamp: may).
-    pub rewrite_ndeath_timestamp: bool,
 }
 
 impl Default for Config {
@@ -70,7 +67,6 @@ impl Default for Config {
             limits: Limits::default(),
             persistence: true,
             certificates: true,
-            rewrite_ndeath_timestamp: false,
         }
     }
 }

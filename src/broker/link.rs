@@ -26,8 +26,6 @@ pub(crate) enum Cause {
     AckLost,
     /// The client's queue is full of QoS 1 and 2 messages.
     SlowConsumer,
-    /// A person or a reload ended it.
-    Administrative,
     /// The broker stops.
     Shutdown,
 }
@@ -46,7 +44,6 @@ impl Cause {
             Self::Protocol(_) => "protocol",
             Self::AckLost => "ack_lost",
             Self::SlowConsumer => "slow_consumer",
-            Self::Administrative => "administrative",
             Self::Shutdown => "shutdown",
         }
     }
@@ -60,7 +57,6 @@ impl Cause {
             Self::Protocol(code) => Some(code),
             Self::AckLost => Some(reason::SERVER_UNAVAILABLE),
             Self::SlowConsumer => Some(reason::QUOTA_EXCEEDED),
-            Self::Administrative => Some(reason::ADMINISTRATIVE_ACTION),
             Self::Shutdown => Some(reason::SERVER_SHUTTING_DOWN),
         }
     }

@@ -2,13 +2,17 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout_at;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 use super::connection::{Origin, serve};
 use super::shell::Shell;
+use super::tls::common_name;
 
 /// Connections that the kernel keeps for us while we are busy.
 const BACKLOG: u32 = 4096;
@@ -34,8 +38,11 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Accepts plain-TCP connections until the task is dropped.
-pub(crate) async fn accept_plain(listener: TcpListener, shell: Arc<Shell>, door: Door) {
+/// The certificate that a TLS listener shows, exchangeable while running.
+pub(crate) type SharedTls = Arc<RwLock<Arc<ServerConfig>>>;
+
+/// Accepts connections until the task is dropped.
+pub(crate) async fn accept(listener: TcpListener, shell: Arc<Shell>, door: Door, tls: Option<SharedTls>) {
     loop {
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -51,13 +58,47 @@ pub(crate) async fn accept_plain(listener: TcpListener, shell: Arc<Shell>, door:
         if fits.is_err() && shell.open() > door.connections.saturating_add(door.connections / 8 + 64) {
             continue;
         }
+        // Small packets must not wait for each other; a socket that refuses this still works.
+        let _ = stream.set_nodelay(true);
         let shell = Arc::clone(&shell);
-        tokio::spawn(async move {
-            // Small packets must not wait for each other; a socket that refuses this still works.
-            let _ = stream.set_nodelay(true);
-            let origin = Origin { address, certificate: None, refuse: fits.err() };
+        let origin = Origin { address, certificate: None, refuse: fits.err() };
+        match &tls {
+            None => tokio::spawn(async move {
+                serve(stream, shell, origin, deadline).await;
+                drop(admission);
+            }),
+            Some(tls) => {
+                let config = Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner));
+                tokio::spawn(async move {
+                    serve_tls(stream, shell, origin, deadline, config).await;
+                    drop(admission);
+                })
+            }
+        };
+    }
+}
+
+/// The handshake runs in the connection's own task and time: a silent peer holds nobody up.
+async fn serve_tls(
+    stream: TcpStream,
+    shell: Arc<Shell>,
+    mut origin: Origin,
+    deadline: Instant,
+    config: Arc<ServerConfig>,
+) {
+    match timeout_at(deadline.into(), TlsAcceptor::from(config).accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            if let Some(certificate) = shown {
+                // A certificate without a name is nobody we know.
+                let Some(name) = common_name(certificate) else {
+                    return;
+                };
+                origin.certificate = Some(name);
+            }
             serve(stream, shell, origin, deadline).await;
-            drop(admission);
-        });
+        }
+        Ok(Err(error)) => tracing::debug!(%error, address = %origin.address, "TLS handshake failed"),
+        Err(_) => tracing::debug!(address = %origin.address, "TLS handshake took too long"),
     }
 }

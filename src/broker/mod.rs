@@ -32,6 +32,7 @@ mod router;
 mod session;
 mod shell;
 mod subscriptions;
+mod tls;
 mod topic;
 
 pub use acl::AclError;
@@ -48,8 +49,14 @@ pub fn check(config: &config::Config) -> Vec<String> {
     if config.anonymous == config::Anonymous::Never && config.users_file.is_none() && config.tls.is_none() {
         wrong.push("mqtt.anonymous = \"never\" without mqtt.users_file or mqtt.tls: nobody could connect".to_owned());
     }
-    if config.engine == config::EngineName::Rumqttd && cfg!(not(feature = "rumqttd")) {
-        wrong.push("mqtt.engine = \"rumqttd\" needs a build with cargo feature `rumqttd`".to_owned());
+    if let Some(error) = config.tls.as_ref().and_then(|tls| tls::load(tls).err()) {
+        wrong.push(format!("mqtt.tls: {}", with_causes(&error)));
+    }
+    if config.engine == config::EngineName::Rumqttd {
+        wrong.push("mqtt.engine = \"rumqttd\" is not in this build: use \"native\"".to_owned());
+    }
+    if config.websocket.is_some() {
+        wrong.push("mqtt.websocket is not in this build: remove the section".to_owned());
     }
     wrong
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,12 +14,14 @@ pub use super::shell::Failure;
 
 use super::auth::Access;
 pub use super::auth::AccessError;
+pub use super::tls::TlsError;
 use super::config::Config;
 use super::link::Cause;
-use super::listener::{Door, accept_plain, bind};
+use super::listener::{Door, SharedTls, accept, bind};
 use super::persist::{self, Outbox};
 use super::router::{Moment, Router, Settings};
 use super::shell::Shell;
+use super::tls;
 use super::topic::TopicCheck;
 use super::{BrokerStats, Delivery, Handle, Publish, PublishError};
 
@@ -56,6 +58,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// Certificates can't be loaded.
+    #[error("[mqtt.tls]")]
+    Tls(#[from] TlsError),
     /// Users or rights can't be loaded.
     #[error("users or rights")]
     Access(#[from] AccessError),
@@ -70,6 +75,8 @@ pub struct NativeBroker {
     config: Config,
     addresses: Mutex<Vec<SocketAddr>>,
     doors: Mutex<Vec<JoinHandle<()>>>,
+    tls: Option<SharedTls>,
+    tls_addresses: Mutex<Vec<SocketAddr>>,
     tasks: Vec<JoinHandle<()>>,
     writer: Mutex<Option<(Arc<Outbox>, thread::JoinHandle<()>)>>,
 }
@@ -83,6 +90,10 @@ impl NativeBroker {
     pub fn start(setup: Setup) -> Result<Self, StartError> {
         let instance = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0));
         let settings = Settings::new(&setup.config, setup.taps, setup.topic_check, instance);
+        let tls = match &setup.config.tls {
+            Some(tls) => Some(Arc::new(RwLock::new(tls::load(tls)?))),
+            None => None,
+        };
         let mut router = Router::new(settings);
         let mut outbox = None;
         if let Some(dir) = &setup.state_dir {
@@ -106,8 +117,16 @@ impl NativeBroker {
             let spawned = thread.spawn(move || persist::run(&shell, &queue, &place));
             writer = Some((outbox, spawned.map_err(|source| StartError::State { dir, source })?));
         }
-        let (addresses, doors) = (Mutex::default(), Mutex::default());
-        Ok(Self { shell, config: setup.config, addresses, doors, tasks, writer: Mutex::new(writer) })
+        Ok(Self {
+            shell,
+            config: setup.config,
+            addresses: Mutex::default(),
+            doors: Mutex::default(),
+            tls,
+            tls_addresses: Mutex::default(),
+            tasks,
+            writer: Mutex::new(writer),
+        })
     }
 
     /// Binds the configured addresses and accepts connections.
@@ -121,16 +140,24 @@ impl NativeBroker {
             connections_per_address: limits.connections_per_address,
             connect_timeout: limits.connect_timeout.0,
         };
-        let mut listeners = Vec::new();
-        for &address in &self.config.listen {
-            let bound = bind(address).and_then(|l| Ok((l.local_addr()?, l)));
-            listeners.push(bound.map_err(|source| StartError::Bind { address, source })?);
-        }
+        let bind_all = |list: &[SocketAddr]| {
+            let one = |&address: &SocketAddr| {
+                let bound = bind(address).and_then(|l| Ok((l.local_addr()?, l)));
+                bound.map_err(|source| StartError::Bind { address, source })
+            };
+            list.iter().map(one).collect::<Result<Vec<_>, _>>()
+        };
+        let plain = bind_all(&self.config.listen)?;
+        let secure = bind_all(self.config.tls.as_ref().map_or(&[], |tls| &tls.listen))?;
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        for (address, listener) in listeners {
-            addresses.push(address);
-            doors.push(tokio::spawn(accept_plain(listener, Arc::clone(&self.shell), door)));
+        for (listeners, addresses, tls) in
+            [(plain, &self.addresses, None), (secure, &self.tls_addresses, self.tls.clone())]
+        {
+            let mut addresses = addresses.lock().unwrap_or_else(PoisonError::into_inner);
+            for (address, listener) in listeners {
+                addresses.push(address);
+                doors.push(tokio::spawn(accept(listener, Arc::clone(&self.shell), door, tls.clone())));
+            }
         }
         Ok(())
     }
@@ -141,12 +168,22 @@ impl NativeBroker {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads users and rights again. Sessions go on with the rights they have; connections to come get the new ones.
+    /// TLS addresses that are bound, in the order of the configuration.
+    #[must_use]
+    pub fn tls_addrs(&self) -> Vec<SocketAddr> {
+        self.tls_addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads users, rights, certificate, key, client authorities and CRL again. Sessions go on with the rights they have; connections to come get the new ones.
     ///
     /// # Errors
-    /// [`AccessError`]; what was loaded before stays in force.
-    pub fn reload(&self, config: &Config) -> Result<(), AccessError> {
+    /// [`StartError`]; everything that was loaded before stays in force.
+    pub fn reload(&self, config: &Config) -> Result<(), StartError> {
         let access = Arc::new(Access::load(config)?);
+        if let (Some(shared), Some(tls)) = (&self.tls, &config.tls) {
+            let fresh = tls::load(tls)?;
+            *shared.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        }
         *self.shell.access.write().unwrap_or_else(PoisonError::into_inner) = access;
         Ok(())
     }

@@ -45,7 +45,6 @@ pub(crate) struct Settings {
     /// Whether acknowledgements wait for the pipeline.
     pub(crate) durable: bool,
     pub(crate) certificates: bool,
-    pub(crate) rewrite_ndeath_timestamp: bool,
     /// Filters whose messages go to the pipeline.
     pub(crate) taps: Vec<String>,
     pub(crate) topic_check: Option<TopicCheck>,
@@ -62,7 +61,6 @@ impl Settings {
             max_memory: size(config.max_memory),
             durable: config.ack == Ack::Durable,
             certificates: config.certificates,
-            rewrite_ndeath_timestamp: config.rewrite_ndeath_timestamp,
             taps,
             topic_check,
             instance,

@@ -42,8 +42,6 @@ impl Version {
 /// Reason codes of MQTT 5.0 (section 2.4).
 pub(crate) mod reason {
     pub(crate) const SUCCESS: u8 = 0x00;
-    pub(crate) const DISCONNECT_WITH_WILL: u8 = 0x04;
-    pub(crate) const NO_MATCHING_SUBSCRIBERS: u8 = 0x10;
     pub(crate) const NO_SUBSCRIPTION_EXISTED: u8 = 0x11;
     pub(crate) const MALFORMED: u8 = 0x81;
     pub(crate) const PROTOCOL_ERROR: u8 = 0x82;
@@ -63,7 +61,6 @@ pub(crate) mod reason {
     pub(crate) const TOPIC_ALIAS_INVALID: u8 = 0x94;
     pub(crate) const PACKET_TOO_LARGE: u8 = 0x95;
     pub(crate) const QUOTA_EXCEEDED: u8 = 0x97;
-    pub(crate) const ADMINISTRATIVE_ACTION: u8 = 0x98;
     pub(crate) const PAYLOAD_FORMAT_INVALID: u8 = 0x99;
     pub(crate) const CONNECTION_RATE_EXCEEDED: u8 = 0x9F;
 }

@@ -1,0 +1,121 @@
+//! TLS for the listeners: certificate, key, client authorities and revocations, exchangeable while running.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem};
+use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
+
+use super::config::Tls;
+
+/// Why TLS can't be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A PEM file can't be read, or holds nothing usable.
+    #[error("{}: no usable {what}", path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+        /// What went wrong.
+        source: pem::Error,
+    },
+    /// The certificate file holds none.
+    #[error("{}: no certificate", .0.display())]
+    Empty(PathBuf),
+    /// Certificate and key are not a pair, or the certificate is not usable.
+    #[error("certificate and key")]
+    Pair(#[source] rustls::Error),
+    /// The client authorities are not usable.
+    #[error("client authorities")]
+    Clients(#[from] VerifierBuilderError),
+}
+
+fn pem_error(path: &Path, what: &'static str) -> impl Fn(pem::Error) -> TlsError {
+    move |source| TlsError::Pem { path: path.to_owned(), what, source }
+}
+
+fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let all = CertificateDer::pem_file_iter(path).map_err(pem_error(path, what))?;
+    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(pem_error(path, what))?;
+    if all.is_empty() { Err(TlsError::Empty(path.to_owned())) } else { Ok(all) }
+}
+
+/// Loads everything that `[mqtt.tls]` names. A pair that does not fit is an error, so that a reload keeps the old.
+pub(crate) fn load(config: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let chain = certificates(&config.cert, "certificate")?;
+    let key = PrivateKeyDer::from_pem_file(&config.key).map_err(pem_error(&config.key, "private key"))?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Pair)?;
+    let builder = match &config.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for authority in certificates(path, "client authority")? {
+                roots.add(authority).map_err(TlsError::Pair)?;
+            }
+            let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            if let Some(path) = &config.crl {
+                let lists = CertificateRevocationListDer::pem_file_iter(path).map_err(pem_error(path, "CRL"))?;
+                let lists: Vec<_> = lists.collect::<Result<_, _>>().map_err(pem_error(path, "CRL"))?;
+                verifier = verifier.with_crls(lists);
+            }
+            builder.with_client_cert_verifier(verifier.build()?)
+        }
+    };
+    // `with_single_cert` compares the key with the certificate.
+    let config = builder.with_single_cert(chain, key).map_err(TlsError::Pair)?;
+    Ok(Arc::new(config))
+}
+
+/// One DER element: tag, content, and what follows it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, mut rest) = rest.split_first()?;
+    let mut length = usize::from(first);
+    if first & 0x80 != 0 {
+        let n = usize::from(first & 0x7f);
+        let (bytes, after) = rest.split_at_checked(n).filter(|_| n <= 4)?;
+        length = bytes.iter().fold(0, |sum, b| sum << 8 | usize::from(*b));
+        rest = after;
+    }
+    let (content, after) = rest.split_at_checked(length)?;
+    Some((tag, content, after))
+}
+
+/// The last common name of a certificate's subject (RFC 5280 section 4.1.2.6): the user.
+pub(crate) fn common_name(certificate: &[u8]) -> Option<Arc<str>> {
+    const SEQUENCE: u8 = 0x30;
+    const VERSION: u8 = 0xa0;
+    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+    let (_, outer, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
+    let (_, body, _) = element(outer)?;
+    let mut rest = body;
+    if let Some((VERSION, _, after)) = element(rest) {
+        rest = after;
+    }
+    // Serial number, algorithm, issuer, validity.
+    for _ in 0..4 {
+        rest = element(rest)?.2;
+    }
+    let (_, mut names, _) = element(rest)?;
+    let mut found = None;
+    while let Some((_, set, after)) = element(names) {
+        names = after;
+        let Some((_, pair, _)) = element(set) else {
+            continue;
+        };
+        if let Some((_, oid, value)) = element(pair)
+            && oid == COMMON_NAME
+            && let Some((_, text, _)) = element(value)
+        {
+            found = std::str::from_utf8(text).ok().filter(|t| !t.is_empty()).map(Arc::from);
+        }
+    }
+    found
+}
