@@ -412,8 +412,11 @@ pub(crate) fn repair_in(
     storage: Arc<dyn Storage>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovery, ToolError> {
+    // Nothing may go for want of room or by age: the quota in force is the daemon's to know.
     let config = Config {
         reserve_bytes: 0,
+        min_free_bytes: 0,
+        warm_max_bytes: u64::MAX / 2,
         ..Config::default()
     };
     let (journal, mut writer, mut report) = Journal::open_stepped(Arc::clone(&storage), config)?;
