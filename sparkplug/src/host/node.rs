@@ -272,6 +272,9 @@ impl Node {
         if self.was_delivered(&message) {
             return self.ignored(cx, &message, IgnoredReason::Duplicate);
         }
+        if message.seq != self.expected && self.predates_birth(cx, message.timestamp) {
+            return self.ignored(cx, &message, IgnoredReason::Superseded);
+        }
         if self.intact && message.seq == self.expected {
             self.phase = Phase::Live;
         } else {
@@ -291,7 +294,9 @@ impl Node {
     /// Messages are known to be missing since the birth in force.
     pub(super) fn is_broken(&self) -> bool {
         match self.phase {
-            Phase::Unborn | Phase::Live => false,
+            Phase::Unborn => false,
+            // What waits is not in a checkpoint.
+            Phase::Live => !self.parked.is_empty(),
             Phase::Unverified => !self.intact,
             Phase::Gap { .. } => true,
         }

@@ -12,7 +12,7 @@ use prost::Message as _;
 use super::HostSession;
 use super::entity::{Entity, MetricState};
 use super::event::{RebirthCause, ServerId};
-use super::node::{Cx, Node, Phase};
+use super::node::{BirthMark, Cx, Node, Phase};
 use crate::metric::{Metric, MetricFlags};
 use crate::payload::{DecodeError, ResolvedPayload, decode_resolved, encode_resolved};
 use crate::seq::Seq;
@@ -111,6 +111,22 @@ struct StoredSession {
     /// Messages were known to be missing; only a birth puts that right.
     #[prost(bool, tag = "7")]
     broken: bool,
+    /// The NBIRTH in force, so that what was sent before it is still known to be late.
+    #[prost(message, optional, tag = "8")]
+    birth: Option<StoredBirth>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct StoredBirth {
+    #[prost(uint64, optional, tag = "1")]
+    timestamp: Option<u64>,
+    #[prost(uint32, tag = "2")]
+    seq: u32,
+    #[prost(uint64, tag = "3")]
+    len: u64,
+    /// Engine time, which goes on over restarts.
+    #[prost(uint64, tag = "4")]
+    at: u64,
 }
 
 impl HostSession {
@@ -221,6 +237,13 @@ impl Node {
             self.bdseq = session.bdseq;
             self.expected = Seq::new(session.expected as u8);
             self.rebirth.restore_cause(cause(session));
+            self.birth = session.birth.as_ref().map(|it| BirthMark {
+                timestamp: it.timestamp,
+                seq: Seq::new(it.seq as u8),
+                bdseq: session.bdseq,
+                len: usize::try_from(it.len).unwrap_or_default(),
+                at: it.at,
+            });
             if session.in_session {
                 self.distrust(!session.broken);
                 let patience = cx.config.restore_patience_ms;
@@ -344,6 +367,12 @@ fn snapshots(node: &mut Node, out: &mut Vec<Snapshot>) {
         in_session: node.phase != Phase::Unborn,
         rebirth_cause: node.rebirth.last_cause().map(|it| it.as_str().to_owned()),
         broken: node.is_broken(),
+        birth: node.birth.map(|it| StoredBirth {
+            timestamp: it.timestamp,
+            seq: u32::from(it.seq.get()),
+            len: it.len as u64,
+            at: it.at,
+        }),
     };
     let names = std::iter::once(None).chain(node.devices.iter().map(Some));
     let session_changed = std::mem::take(&mut node.dirty);
