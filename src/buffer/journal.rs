@@ -158,7 +158,9 @@ impl Journal {
         // The writer sleeps until the group is due; it must learn of the first record of a group, of a full
         // frame, and of an alarm.
         let first = std::mem::take(&mut state.wake_writer);
-        let alarm = records.iter().any(|record| record.data.class.lane() == Lane::Alarms);
+        let alarm = records
+            .iter()
+            .any(|record| record.data.class.lane() == Lane::Alarms);
         let wake = first || alarm || state.unwritten_bytes >= FRAME_TARGET;
         drop(state);
         if wake {

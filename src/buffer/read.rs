@@ -230,7 +230,9 @@ impl LaneScan {
 
     /// Puts what is not in a segment in line; the next ordinal to come follows from it.
     fn take_items(&mut self, items: Vec<Item>) -> bool {
-        let Some(last) = items.last() else { return false };
+        let Some(last) = items.last() else {
+            return false;
+        };
         self.expect = Some(last.ord_end);
         self.prev = last.record.id;
         self.prev_ms = last.record.data.received_ms;
@@ -421,7 +423,11 @@ pub(crate) fn book_hole(state: &mut State, lane: Lane, hole: &Hole, cause: &str)
         return None;
     }
     if state.ledger.lost.len() >= MOST_LOST {
-        tracing::error!(from = hole.prev, to = hole.last, "too many lost ranges to book one more");
+        tracing::error!(
+            from = hole.prev,
+            to = hole.last,
+            "too many lost ranges to book one more"
+        );
         return None;
     }
     let cursor = state.ledger.lane(lane).cursor;

@@ -200,7 +200,11 @@ pub(crate) fn recover(storage: &dyn Storage, config: &Config) -> Result<Recovere
             .map_or(0, |segment| segment.summary.engine_ms);
         ledger.engine_ms = ledger.engine_ms.max(newest);
     }
-    let newest = LANES.map(|lane| ledger.lane(lane).last_id).into_iter().max().unwrap_or(0);
+    let newest = LANES
+        .map(|lane| ledger.lane(lane).last_id)
+        .into_iter()
+        .max()
+        .unwrap_or(0);
     let last_id = newest.max(ledger.last_id);
     report.clean = ledger.closed && sealed_tails && holes.is_empty();
     ledger.closed = false;

@@ -227,7 +227,12 @@ fn remove_half_made(dir: &Path, half_made: impl Fn(&str) -> bool) -> Result<(), 
 }
 
 /// Opens and reads everything. When that fails for want of room, once more without the ballast.
-fn try_open(dir: &Path, base: &Path, exists: bool, options: &Options) -> Result<SledStore, StateError> {
+fn try_open(
+    dir: &Path,
+    base: &Path,
+    exists: bool,
+    options: &Options,
+) -> Result<SledStore, StateError> {
     let attempt = || {
         if !exists && !base.exists() {
             return SledStore::create(base, options.cache_bytes);

@@ -72,10 +72,15 @@ impl SledStore {
     pub(crate) fn create(dir: &Path, cache_bytes: u64) -> Result<Self, StateError> {
         let store = Self::start(dir, cache_bytes)?;
         let synced = |path: &Path| {
-            File::open(path).and_then(|file| file.sync_all()).map_err(io_error("sync", path))
+            File::open(path)
+                .and_then(|file| file.sync_all())
+                .map_err(io_error("sync", path))
         };
         guarded(|| {
-            store.db.insert(MARK, &[MARK_VERSION]).map_err(StateError::Database)?;
+            store
+                .db
+                .insert(MARK, &[MARK_VERSION])
+                .map_err(StateError::Database)?;
             store.db.flush().map_err(StateError::Database)?;
             Ok(())
         })?;
@@ -90,7 +95,11 @@ impl SledStore {
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, StateError> {
         let store = Self::start(dir, cache_bytes)?;
         let mark = guarded(|| store.db.get(MARK).map_err(StateError::Database))?;
-        if mark.as_deref() == Some(&[MARK_VERSION]) { Ok(store) } else { Err(StateError::Unfinished) }
+        if mark.as_deref() == Some(&[MARK_VERSION]) {
+            Ok(store)
+        } else {
+            Err(StateError::Unfinished)
+        }
     }
 
     fn start(dir: &Path, cache_bytes: u64) -> Result<Self, StateError> {

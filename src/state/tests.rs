@@ -10,18 +10,27 @@ use crate::state::{
 };
 
 fn options() -> Options {
-    Options { cache_bytes: 1 << 20, ballast_bytes: 64 << 10 }
+    Options {
+        cache_bytes: 1 << 20,
+        ballast_bytes: 64 << 10,
+    }
 }
 
 fn batch(puts: &[(&str, &[u8])], deletes: &[&str]) -> Batch {
     Batch {
-        puts: puts.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.to_vec())).collect(),
+        puts: puts
+            .iter()
+            .map(|(key, value)| (key.as_bytes().to_vec(), value.to_vec()))
+            .collect(),
         deletes: deletes.iter().map(|key| key.as_bytes().to_vec()).collect(),
     }
 }
 
 fn all(store: &dyn StateStore, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    store.scan_prefix(prefix).map(|pair| pair.expect("intact")).collect()
+    store
+        .scan_prefix(prefix)
+        .map(|pair| pair.expect("intact"))
+        .collect()
 }
 
 /// Values around the size at which they are split.
@@ -32,28 +41,73 @@ fn long(n: usize) -> Vec<u8> {
 /// What every backend must do.
 fn suite(store: &dyn StateStore) {
     assert_eq!(store.get(b"a").expect("reads"), None);
-    store.commit(&batch(&[("a", b"1"), ("ab", b"2"), ("b", b"")], &[])).expect("writes");
-    assert_eq!(store.get(b"ab").expect("reads").as_deref(), Some(b"2".as_slice()));
-    assert_eq!(store.get(b"b").expect("reads").as_deref(), Some(b"".as_slice()));
+    store
+        .commit(&batch(&[("a", b"1"), ("ab", b"2"), ("b", b"")], &[]))
+        .expect("writes");
+    assert_eq!(
+        store.get(b"ab").expect("reads").as_deref(),
+        Some(b"2".as_slice())
+    );
+    assert_eq!(
+        store.get(b"b").expect("reads").as_deref(),
+        Some(b"".as_slice())
+    );
     assert_eq!(all(store, b"a").len(), 2);
-    assert_eq!(all(store, b"").iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), [&b"a"[..], b"ab", b"b"]);
+    assert_eq!(
+        all(store, b"")
+            .iter()
+            .map(|(key, _)| key.clone())
+            .collect::<Vec<_>>(),
+        [&b"a"[..], b"ab", b"b"]
+    );
     // Deletes come before puts; the later of two puts wins.
-    store.commit(&batch(&[("a", b"3"), ("a", b"4")], &["a", "b", "unknown"])).expect("writes");
-    assert_eq!(store.get(b"a").expect("reads").as_deref(), Some(b"4".as_slice()));
+    store
+        .commit(&batch(&[("a", b"3"), ("a", b"4")], &["a", "b", "unknown"]))
+        .expect("writes");
+    assert_eq!(
+        store.get(b"a").expect("reads").as_deref(),
+        Some(b"4".as_slice())
+    );
     assert_eq!(store.get(b"b").expect("reads"), None);
-    for len in [1, (60 << 10) - 1, 60 << 10, (60 << 10) + 1, 200_000, 3, 130_000, 0] {
+    for len in [
+        1,
+        (60 << 10) - 1,
+        60 << 10,
+        (60 << 10) + 1,
+        200_000,
+        3,
+        130_000,
+        0,
+    ] {
         let value = long(len);
-        store.commit(&batch(&[("long", &value)], &[])).expect("writes");
-        assert_eq!(store.get(b"long").expect("reads"), Some(value.clone()), "{len} bytes");
-        assert_eq!(all(store, b"l"), [(b"long".to_vec(), value)], "parts are no keys");
+        store
+            .commit(&batch(&[("long", &value)], &[]))
+            .expect("writes");
+        assert_eq!(
+            store.get(b"long").expect("reads"),
+            Some(value.clone()),
+            "{len} bytes"
+        );
+        assert_eq!(
+            all(store, b"l"),
+            [(b"long".to_vec(), value)],
+            "parts are no keys"
+        );
     }
     store.commit(&batch(&[], &["long"])).expect("writes");
     assert_eq!(all(store, b"l"), []);
     for key in [&[][..], &[7; MAX_KEY + 1]] {
-        let result = store.commit(&Batch { puts: vec![(key.to_vec(), vec![])], deletes: vec![] });
+        let result = store.commit(&Batch {
+            puts: vec![(key.to_vec(), vec![])],
+            deletes: vec![],
+        });
         assert!(matches!(result, Err(StateError::Key(len)) if len == key.len()));
     }
-    assert_eq!(all(store, b"").len(), 2, "a refused batch changes nothing and the store goes on");
+    assert_eq!(
+        all(store, b"").len(),
+        2,
+        "a refused batch changes nothing and the store goes on"
+    );
 }
 
 #[test]
@@ -77,7 +131,15 @@ fn filled(dir: &Path, n: u32) {
     let store = open(dir, options()).expect("opens");
     for n in 0..n {
         let key = format!("key {n:04}");
-        store.commit(&batch(&[(&key, &long(n as usize * 100)), ("offset", &n.to_le_bytes())], &[])).expect("writes");
+        store
+            .commit(&batch(
+                &[
+                    (&key, &long(n as usize * 100)),
+                    ("offset", &n.to_le_bytes()),
+                ],
+                &[],
+            ))
+            .expect("writes");
     }
 }
 
@@ -85,7 +147,9 @@ fn filled(dir: &Path, n: u32) {
 fn committed_state_survives_without_a_clean_end() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = open(dir.path(), options()).expect("opens");
-    store.commit(&batch(&[("a", b"1"), ("long", &long(100_000))], &[])).expect("writes");
+    store
+        .commit(&batch(&[("a", b"1"), ("long", &long(100_000))], &[]))
+        .expect("writes");
     // What kill -9 leaves: the files as they are, while the process still has them open.
     let copy = tempfile::tempdir().expect("a folder");
     copy_dir(&dir.path().join("sled"), &copy.path().join("sled"));
@@ -114,26 +178,44 @@ fn damaged_database_is_set_aside_and_rebuilt_from_the_newest_snapshot() {
     let store = open(dir.path(), options()).expect("opens");
     let kept = store.snapshot(49).expect("writes");
     assert_eq!(kept, 0, "one snapshot alone frees nothing");
-    store.commit(&batch(&[("after", b"the snapshot")], &[])).expect("writes");
+    store
+        .commit(&batch(&[("after", b"the snapshot")], &[]))
+        .expect("writes");
     let expect = all(&store, b"key");
     drop(store);
     let db = dir.path().join("sled/db");
     let len = std::fs::metadata(&db).expect("a file").len();
     std::fs::write(&db, vec![0x5a; len as usize]).expect("writes");
     let store = open(dir.path(), options()).expect("always opens");
-    let Source::Rebuilt { aside, snapshot: Some(snapshot), .. } = &store.source else { panic!("{:?}", store.source) };
+    let Source::Rebuilt {
+        aside,
+        snapshot: Some(snapshot),
+        ..
+    } = &store.source
+    else {
+        panic!("{:?}", store.source)
+    };
     assert_eq!(snapshot.mark, 49);
     assert!(aside.join("db").exists());
     assert_eq!(all(&store, b"key"), expect);
-    assert_eq!(store.get(b"after").expect("reads"), None, "the journal brings that back");
+    assert_eq!(
+        store.get(b"after").expect("reads"),
+        None,
+        "the journal brings that back"
+    );
 }
 
 #[test]
 fn database_damaged_anywhere_opens_or_is_rebuilt() {
     let dir = tempfile::tempdir().expect("a folder");
     filled(dir.path(), 40);
-    open(dir.path(), options()).expect("opens").snapshot(1).expect("writes");
-    let len = std::fs::metadata(dir.path().join("sled/db")).expect("a file").len() as usize;
+    open(dir.path(), options())
+        .expect("opens")
+        .snapshot(1)
+        .expect("writes");
+    let len = std::fs::metadata(dir.path().join("sled/db"))
+        .expect("a file")
+        .len() as usize;
     for at in (0..len.min(400_000)).step_by(len.min(400_000) / 12) {
         let copy = tempfile::tempdir().expect("a folder");
         copy_dir(dir.path(), copy.path());
@@ -144,10 +226,14 @@ fn database_damaged_anywhere_opens_or_is_rebuilt() {
         let store = open(copy.path(), options()).expect("always opens");
         for pair in store.scan_prefix(b"key") {
             let (key, value) = pair.expect("what opens is intact");
-            let n: usize = String::from_utf8_lossy(&key[4..]).parse().expect("a number");
+            let n: usize = String::from_utf8_lossy(&key[4..])
+                .parse()
+                .expect("a number");
             assert_eq!(value, long(n * 100));
         }
-        store.commit(&batch(&[("goes", b"on")], &[])).expect("writes");
+        store
+            .commit(&batch(&[("goes", b"on")], &[]))
+            .expect("writes");
     }
 }
 
@@ -156,14 +242,27 @@ fn empty_or_missing_files_of_the_database() {
     for (name, empty) in [("db", true), ("db", false), ("conf", true), ("conf", false)] {
         let dir = tempfile::tempdir().expect("a folder");
         filled(dir.path(), 5);
-        open(dir.path(), options()).expect("opens").snapshot(4).expect("writes");
+        open(dir.path(), options())
+            .expect("opens")
+            .snapshot(4)
+            .expect("writes");
         let path = dir.path().join("sled").join(name);
-        if empty { std::fs::write(&path, b"").expect("writes") } else { std::fs::remove_file(&path).expect("removes") }
+        if empty {
+            std::fs::write(&path, b"").expect("writes")
+        } else {
+            std::fs::remove_file(&path).expect("removes")
+        }
         let store = open(dir.path(), options()).expect("always opens");
-        store.commit(&batch(&[("goes", b"on")], &[])).expect("writes");
+        store
+            .commit(&batch(&[("goes", b"on")], &[]))
+            .expect("writes");
         let left = all(&store, b"key").len();
         let lost_all = left == 0 && store.source == Source::Database;
-        assert!(left == 5 && !lost_all, "{name} empty={empty}: {left} keys, {:?}", store.source);
+        assert!(
+            left == 5 && !lost_all,
+            "{name} empty={empty}: {left} keys, {:?}",
+            store.source
+        );
     }
 }
 
@@ -172,17 +271,29 @@ fn database_without_its_file_is_not_taken_for_a_new_one() {
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(dir.path().join("sled")).expect("a folder");
     let store = open(dir.path(), options()).expect("opens");
-    assert!(matches!(store.source, Source::Rebuilt { snapshot: None, .. }), "{:?}", store.source);
-    store.commit(&batch(&[("goes", b"on")], &[])).expect("writes");
+    assert!(
+        matches!(store.source, Source::Rebuilt { snapshot: None, .. }),
+        "{:?}",
+        store.source
+    );
+    store
+        .commit(&batch(&[("goes", b"on")], &[]))
+        .expect("writes");
     drop(store);
-    assert_eq!(open(dir.path(), options()).expect("opens").source, Source::Database);
+    assert_eq!(
+        open(dir.path(), options()).expect("opens").source,
+        Source::Database
+    );
 }
 
 #[test]
 fn half_made_snapshots_go() {
     let dir = tempfile::tempdir().expect("a folder");
     filled(dir.path(), 5);
-    let half = [dir.path().join("sled/snap.00000000000000FF.generating"), dir.path().join("snapshot-7.tmp")];
+    let half = [
+        dir.path().join("sled/snap.00000000000000FF.generating"),
+        dir.path().join("snapshot-7.tmp"),
+    ];
     for path in &half {
         std::fs::write(path, b"half").expect("writes");
     }
@@ -195,7 +306,10 @@ fn half_made_snapshots_go() {
 fn second_process_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let first = open(dir.path(), options()).expect("opens");
-    assert!(matches!(open(dir.path(), options()), Err(OpenError::InUse { .. })));
+    assert!(matches!(
+        open(dir.path(), options()),
+        Err(OpenError::InUse { .. })
+    ));
     drop(first);
     open(dir.path(), options()).expect("opens once it is free");
 }
@@ -204,7 +318,12 @@ fn second_process_is_refused() {
 fn ballast_is_there() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = open(dir.path(), options()).expect("opens");
-    assert_eq!(std::fs::metadata(dir.path().join("ballast")).expect("a file").len(), 64 << 10);
+    assert_eq!(
+        std::fs::metadata(dir.path().join("ballast"))
+            .expect("a file")
+            .len(),
+        64 << 10
+    );
     std::fs::remove_file(dir.path().join("ballast")).expect("removes");
     store.restore_ballast();
     assert!(dir.path().join("ballast").exists());
@@ -218,7 +337,11 @@ fn two_snapshots_are_kept_and_the_older_one_says_what_the_journal_must_keep() {
     assert_eq!(store.snapshot(10).expect("writes"), 0);
     assert_eq!(store.snapshot(20).expect("writes"), 10);
     assert_eq!(store.snapshot(30).expect("writes"), 20);
-    let marks: Vec<_> = snapshot::intact(dir.path()).expect("lists").iter().map(|snapshot| snapshot.mark).collect();
+    let marks: Vec<_> = snapshot::intact(dir.path())
+        .expect("lists")
+        .iter()
+        .map(|snapshot| snapshot.mark)
+        .collect();
     assert_eq!(marks, [20, 30]);
 }
 
@@ -226,17 +349,27 @@ fn two_snapshots_are_kept_and_the_older_one_says_what_the_journal_must_keep() {
 fn snapshot_that_is_cut_or_changed_anywhere_is_not_used() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = MemoryStore::default();
-    store.commit(&batch(&[("a", b"1"), ("b", &long(300))], &[])).expect("writes");
+    store
+        .commit(&batch(&[("a", b"1"), ("b", &long(300))], &[]))
+        .expect("writes");
     let good = snapshot::export(&store, dir.path(), 7).expect("writes");
     assert_eq!((good.mark, good.entries), (7, 2));
     let bytes = std::fs::read(&good.path).expect("reads");
     for at in 0..bytes.len() {
         std::fs::write(&good.path, &bytes[..at]).expect("writes");
-        assert_eq!(snapshot::intact(dir.path()).expect("lists"), [], "cut at {at}");
+        assert_eq!(
+            snapshot::intact(dir.path()).expect("lists"),
+            [],
+            "cut at {at}"
+        );
         let mut changed = bytes.clone();
         changed[at] ^= 0x40;
         std::fs::write(&good.path, &changed).expect("writes");
-        assert_eq!(snapshot::intact(dir.path()).expect("lists"), [], "changed at {at}");
+        assert_eq!(
+            snapshot::intact(dir.path()).expect("lists"),
+            [],
+            "changed at {at}"
+        );
     }
     std::fs::write(&good.path, &bytes).expect("writes");
     let copy = MemoryStore::default();

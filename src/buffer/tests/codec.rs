@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use crate::buffer::codec::{DecodeError, Encoder, decode};
 use crate::buffer::frame::{
-    FRAME_HEADER, FrameHeader, Header, IndexEntry, Summary, TRAILER, Trailer, decode_index, encode_footer,
-    finish_frame, frame_seed,
+    FRAME_HEADER, FrameHeader, Header, IndexEntry, Summary, TRAILER, Trailer, decode_index,
+    encode_footer, finish_frame, frame_seed,
 };
 use crate::buffer::record::{Cause, Class, Key, Lane, NewRecord, Origin, Record};
 
@@ -65,7 +65,11 @@ fn any_records() -> impl Strategy<Value = Vec<Record>> {
         let mut id = 5000;
         let record = |(step, back, data): (u64, u64, NewRecord)| {
             id += step;
-            Record { id, prev: id - back, data }
+            Record {
+                id,
+                prev: id - back,
+                data,
+            }
         };
         steps.into_iter().map(record).collect()
     })
@@ -109,15 +113,28 @@ proptest! {
 
 #[test]
 fn bytes_behind_the_last_record_are_an_error() {
-    let record = Record { id: 1, prev: 0, data: super::data(1) };
+    let record = Record {
+        id: 1,
+        prev: 0,
+        data: super::data(1),
+    };
     let mut payload = encode(std::slice::from_ref(&record)).to_vec();
     payload.push(0);
-    assert_eq!(decode(&Bytes::from(payload), 1, 1), Err(DecodeError::Trailing(1)));
+    assert_eq!(
+        decode(&Bytes::from(payload), 1, 1),
+        Err(DecodeError::Trailing(1))
+    );
 }
 
 #[test]
 fn a_key_is_written_once_a_frame() {
-    let records: Vec<Record> = (1..=100).map(|id| Record { id, prev: id - 1, data: super::data(id) }).collect();
+    let records: Vec<Record> = (1..=100)
+        .map(|id| Record {
+            id,
+            prev: id - 1,
+            data: super::data(id),
+        })
+        .collect();
     let bodies: usize = records.iter().map(|record| record.data.body.len()).sum();
     let overhead = encode(&records).len() - bodies;
     assert!(overhead < 100 * 10, "{overhead} bytes around 100 bodies");
@@ -126,16 +143,33 @@ fn a_key_is_written_once_a_frame() {
 #[test]
 fn a_frame_of_another_segment_does_not_fit() {
     let mut frame = vec![0; FRAME_HEADER + 10];
-    finish_frame(&mut frame, frame_seed(&[7; 16], Lane::Data, 3), 1, (1, 1), 0);
+    finish_frame(
+        &mut frame,
+        frame_seed(&[7; 16], Lane::Data, 3),
+        1,
+        (1, 1),
+        0,
+    );
     let header = FrameHeader::decode(&frame).expect("own bytes");
-    for (epoch, lane, no) in [([8; 16], Lane::Data, 3), ([7; 16], Lane::Alarms, 3), ([7; 16], Lane::Data, 4)] {
+    for (epoch, lane, no) in [
+        ([8; 16], Lane::Data, 3),
+        ([7; 16], Lane::Alarms, 3),
+        ([7; 16], Lane::Data, 4),
+    ] {
         assert!(!header.fits(frame_seed(&epoch, lane, no), &frame));
     }
 }
 
 #[test]
 fn header_and_trailer_come_back() {
-    let header = Header { lane: Lane::Alarms, no: 9, epoch: [3; 16], received: 5, derived: 6, prev: 70 };
+    let header = Header {
+        lane: Lane::Alarms,
+        no: 9,
+        epoch: [3; 16],
+        received: 5,
+        derived: 6,
+        prev: 70,
+    };
     assert_eq!(Header::decode(&header.encode()), Some(header));
     let summary = Summary {
         received: 1,
@@ -149,12 +183,20 @@ fn header_and_trailer_come_back() {
         data_end: 400,
         ..Summary::empty(header)
     };
-    let index = [IndexEntry { offset: 128, first_id: 71, ord: 11, min_ms: 10 }];
+    let index = [IndexEntry {
+        offset: 128,
+        first_id: 71,
+        ord: 11,
+        min_ms: 10,
+    }];
     let footer = encode_footer(&summary, &index);
     let file_len = 400 + footer.len() as u64;
     let trailer = Trailer::decode(&footer[footer.len() - TRAILER..], file_len).expect("own bytes");
     assert_eq!(trailer.summary, summary);
     let bytes = &footer[..footer.len() - TRAILER];
-    assert_eq!(decode_index(bytes, trailer.index_crc).as_deref(), Some(index.as_slice()));
+    assert_eq!(
+        decode_index(bytes, trailer.index_crc).as_deref(),
+        Some(index.as_slice())
+    );
     assert!(Trailer::decode(&footer[footer.len() - TRAILER..], file_len + 1).is_none());
 }

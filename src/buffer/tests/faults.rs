@@ -10,7 +10,10 @@ const LEDGER: u64 = 512 << 10;
 
 fn full_at(rig: &Rig, more: u64) {
     let capacity = Some(rig.disk.used() + more);
-    rig.disk.set_faults(Faults { capacity, ..Faults::default() });
+    rig.disk.set_faults(Faults {
+        capacity,
+        ..Faults::default()
+    });
 }
 
 #[test]
@@ -28,12 +31,17 @@ fn full_disk_refuses_and_heals() {
             }
         }
     }
-    let Some(AppendError::Full(back)) = refused else { panic!("{refused:?}") };
+    let Some(AppendError::Full(back)) = refused else {
+        panic!("{refused:?}")
+    };
     rig.journal.dropped(Origin::Received, "disk_full", 1);
     rig.check();
     assert_eq!(rig.journal.stat().disk_state, DiskState::Full);
     let stuck = rig.journal.last_id(Lane::Data);
-    assert!(rig.journal.durable_id() < stuck, "the one that found the disk full waits");
+    assert!(
+        rig.journal.durable_id() < stuck,
+        "the one that found the disk full waits"
+    );
     rig.tick(1);
     assert_eq!(rig.journal.stat().disk_state, DiskState::Full);
     // Space returns: the waiting record is written, new ones are taken.
@@ -50,7 +58,10 @@ fn full_disk_refuses_and_heals() {
 
 #[test]
 fn alarms_go_on_from_the_reserve_while_the_disk_is_full() {
-    let config = Config { reserve_bytes: 8 << 10, ..small() };
+    let config = Config {
+        reserve_bytes: 8 << 10,
+        ..small()
+    };
     let mut rig = Rig::new(config);
     full_at(&rig, 3 << 10);
     while rig.journal.append(data(1)).is_ok() {
@@ -60,7 +71,10 @@ fn alarms_go_on_from_the_reserve_while_the_disk_is_full() {
         rig.append_synced([alarm(n)]);
     }
     assert!(!rig.disk.files().contains_key("reserve"));
-    assert_eq!(rig.journal.durable_in(Lane::Alarms), rig.journal.last_id(Lane::Alarms));
+    assert_eq!(
+        rig.journal.durable_in(Lane::Alarms),
+        rig.journal.last_id(Lane::Alarms)
+    );
     assert!(rig.journal.append(data(2)).is_err());
     rig.disk.set_faults(Faults::default());
     rig.tick(5);
@@ -71,9 +85,15 @@ fn alarms_go_on_from_the_reserve_while_the_disk_is_full() {
 
 #[test]
 fn watermark_keeps_the_last_bytes_free() {
-    let config = Config { min_free_bytes: 10 << 10, ..small() };
+    let config = Config {
+        min_free_bytes: 10 << 10,
+        ..small()
+    };
     let mut rig = Rig::new(config);
-    rig.disk.set_faults(Faults { capacity: Some(LEDGER + (15 << 10)), ..Faults::default() });
+    rig.disk.set_faults(Faults {
+        capacity: Some(LEDGER + (15 << 10)),
+        ..Faults::default()
+    });
     let mut n = 0;
     while rig.journal.append(data(n)).is_ok() {
         n += 1;
@@ -87,7 +107,11 @@ fn watermark_keeps_the_last_bytes_free() {
 
 #[test]
 fn full_disk_gives_up_what_is_acknowledged_first() {
-    let config = Config { keep_acked_ms: 1_000_000, warm_ttl_ms: 1_000_000, ..small() };
+    let config = Config {
+        keep_acked_ms: 1_000_000,
+        warm_ttl_ms: 1_000_000,
+        ..small()
+    };
     let mut rig = Rig::new(config);
     for n in 1..=100 {
         rig.append_synced([data(n)]);
@@ -113,7 +137,10 @@ fn restart_on_a_full_disk() {
         rig.append_synced([data(n)]);
     }
     let disk = rig.disk.kill();
-    disk.set_faults(Faults { capacity: Some(disk.used()), ..Faults::default() });
+    disk.set_faults(Faults {
+        capacity: Some(disk.used()),
+        ..Faults::default()
+    });
     let mut rig = Rig::open(disk, small());
     assert_eq!(rig.bodies(Lane::Data).len(), 50);
     rig.journal.ack(Lane::Data, 50);
@@ -129,13 +156,24 @@ fn failed_fsync_stops_for_good_and_is_never_retried() {
     rig.append_synced([data(1)]);
     let failed = rig.journal.failed();
     rig.append(data(2));
-    rig.disk.set_faults(Faults { fail_sync: true, ..Faults::default() });
+    rig.disk.set_faults(Faults {
+        fail_sync: true,
+        ..Faults::default()
+    });
     rig.journal.want_sync();
     assert!(rig.writer.round(false).is_err());
     rig.disk.set_faults(Faults::default());
     let syncs = rig.disk.syncs();
-    assert!(failed.borrow().as_ref().is_some_and(|reason| reason.contains("fsync")));
-    assert!(matches!(rig.journal.append(data(3)), Err(AppendError::Stopped)));
+    assert!(
+        failed
+            .borrow()
+            .as_ref()
+            .is_some_and(|reason| reason.contains("fsync"))
+    );
+    assert!(matches!(
+        rig.journal.append(data(3)),
+        Err(AppendError::Stopped)
+    ));
     assert_eq!(rig.journal.durable_id(), 1);
     assert_eq!(rig.disk.syncs(), syncs);
     assert_eq!(rig.journal.stat().disk_state, DiskState::Stopped);
@@ -149,10 +187,16 @@ fn failed_write_stops_for_good() {
     let mut rig = Rig::new(small());
     rig.append_synced([data(1)]);
     rig.append(data(2));
-    rig.disk.set_faults(Faults { fail_write: true, ..Faults::default() });
+    rig.disk.set_faults(Faults {
+        fail_write: true,
+        ..Faults::default()
+    });
     rig.journal.want_sync();
     assert!(rig.writer.round(false).is_err());
-    assert!(matches!(rig.journal.append(data(3)), Err(AppendError::Stopped)));
+    assert!(matches!(
+        rig.journal.append(data(3)),
+        Err(AppendError::Stopped)
+    ));
 }
 
 #[test]
@@ -163,16 +207,26 @@ fn unreadable_sectors_are_told_as_lost() {
     }
     rig.tick(100_000);
     let rig = Rig::open(rig.close(), small());
-    rig.disk.set_faults(Faults { fail_read: true, ..Faults::default() });
+    rig.disk.set_faults(Faults {
+        fail_read: true,
+        ..Faults::default()
+    });
     let records = rig.read_all(Lane::Data);
     rig.check();
-    assert!(records.iter().all(|record| record.data.class == crate::buffer::record::Class::Gap));
+    assert!(
+        records
+            .iter()
+            .all(|record| record.data.class == crate::buffer::record::Class::Gap)
+    );
     assert_eq!(rig.journal.counts().dropped["lost"], 60);
 }
 
 #[test]
 fn disk_that_falls_behind_refuses_instead_of_growing() {
-    let config = Config { unwritten_max_bytes: 20 << 10, ..small() };
+    let config = Config {
+        unwritten_max_bytes: 20 << 10,
+        ..small()
+    };
     let rig = Rig::new(config);
     let mut n = 0;
     while rig.journal.append(data(n)).is_ok() {
@@ -185,11 +239,25 @@ fn disk_that_falls_behind_refuses_instead_of_growing() {
 
 #[test]
 fn batch_is_taken_whole_or_not_at_all() {
-    let config = Config { unwritten_max_bytes: 4 << 10, ..small() };
+    let config = Config {
+        unwritten_max_bytes: 4 << 10,
+        ..small()
+    };
     let rig = Rig::new(config);
-    assert_eq!(rig.journal.append_batch((1..=3).map(data).collect()).expect("room").len(), 3);
-    let error = rig.journal.append_batch((4..=60).map(data).collect()).expect_err("no room");
-    let crate::buffer::BatchError::Full(back) = error else { panic!("{error}") };
+    assert_eq!(
+        rig.journal
+            .append_batch((1..=3).map(data).collect())
+            .expect("room")
+            .len(),
+        3
+    );
+    let error = rig
+        .journal
+        .append_batch((4..=60).map(data).collect())
+        .expect_err("no room");
+    let crate::buffer::BatchError::Full(back) = error else {
+        panic!("{error}")
+    };
     assert_eq!(back.len(), 57);
     assert_eq!(rig.journal.last_id(Lane::Data), 3);
     rig.check();

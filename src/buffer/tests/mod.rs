@@ -23,11 +23,19 @@ use crate::buffer::{Config, Journal, Recovery};
 pub(super) fn record(class: Class, body: &[u8], ms: u64) -> NewRecord {
     NewRecord {
         class,
-        origin: if class == Class::Data { Origin::Received } else { Origin::Derived },
+        origin: if class == Class::Data {
+            Origin::Received
+        } else {
+            Origin::Derived
+        },
         engine_ms: ms,
         received_ms: 1_700_000_000_000 + ms,
         clock_trusted: true,
-        key: Key { group: Some("plant".into()), node: Some("line".into()), device: Some("press".into()) },
+        key: Key {
+            group: Some("plant".into()),
+            node: Some("line".into()),
+            device: Some("press".into()),
+        },
         seq: None,
         bdseq: None,
         schema: None,
@@ -79,8 +87,15 @@ impl Rig {
 
     pub(super) fn open(disk: CrashStorage, config: Config) -> Self {
         let storage = Arc::new(disk.clone());
-        let (journal, writer, recovery) = Journal::open_stepped(storage, config.clone()).expect("always starts");
-        let rig = Self { journal, writer, recovery, disk, config };
+        let (journal, writer, recovery) =
+            Journal::open_stepped(storage, config.clone()).expect("always starts");
+        let rig = Self {
+            journal,
+            writer,
+            recovery,
+            disk,
+            config,
+        };
         rig.check();
         rig
     }
@@ -104,8 +119,14 @@ impl Rig {
         self.check();
     }
 
-    pub(super) fn append_synced(&mut self, records: impl IntoIterator<Item = NewRecord>) -> Vec<RecordId> {
-        let ids = records.into_iter().map(|record| self.append(record)).collect();
+    pub(super) fn append_synced(
+        &mut self,
+        records: impl IntoIterator<Item = NewRecord>,
+    ) -> Vec<RecordId> {
+        let ids = records
+            .into_iter()
+            .map(|record| self.append(record))
+            .collect();
         self.sync();
         ids
     }
@@ -136,7 +157,10 @@ impl Rig {
         let mut after = 0;
         let mut all = Vec::new();
         loop {
-            let some = self.journal.read(lane, after, 7, 1 << 20).expect("readable");
+            let some = self
+                .journal
+                .read(lane, after, 7, 1 << 20)
+                .expect("readable");
             let Some(last) = some.last() else { return all };
             after = last.id;
             all.extend(some);
@@ -144,12 +168,19 @@ impl Rig {
     }
 
     pub(super) fn bodies(&self, lane: Lane) -> Vec<String> {
-        self.read_all(lane).iter().map(|record| text(record)).collect()
+        self.read_all(lane)
+            .iter()
+            .map(|record| text(record))
+            .collect()
     }
 
     /// Names of segments of `lane`.
     pub(super) fn segments(&self, lane: &str) -> Vec<String> {
-        self.disk.files().into_keys().filter(|name| name.starts_with(lane)).collect()
+        self.disk
+            .files()
+            .into_keys()
+            .filter(|name| name.starts_with(lane))
+            .collect()
     }
 }
 

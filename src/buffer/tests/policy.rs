@@ -22,7 +22,10 @@ fn directory_stays_within_what_is_pending_and_two_segments() {
                 .filter(|(name, _)| name.ends_with(".seg"))
                 .map(|(_, bytes)| bytes.len() as u64)
                 .sum();
-            assert!(used <= pending + 2 * segment, "{used} bytes for {pending} pending");
+            assert!(
+                used <= pending + 2 * segment,
+                "{used} bytes for {pending} pending"
+            );
             assert_eq!(used, rig.journal.stat().warm_bytes);
         }
     }
@@ -38,7 +41,10 @@ fn trimming_waits_for_grace_age_snapshot_and_a_trusted_clock() {
         }
         rig
     };
-    let mut rig = fill(Config { keep_acked_ms: 1000, ..small() });
+    let mut rig = fill(Config {
+        keep_acked_ms: 1000,
+        ..small()
+    });
     let all = rig.segments("data").len();
     rig.journal.ack(Lane::Data, 60);
     rig.tick(900);
@@ -46,13 +52,20 @@ fn trimming_waits_for_grace_age_snapshot_and_a_trusted_clock() {
     rig.tick(2000);
     assert_eq!(rig.segments("data").len(), 1, "the one being written stays");
 
-    let mut rig = fill(Config { warm_ttl_ms: 5000, ..small() });
+    let mut rig = fill(Config {
+        warm_ttl_ms: 5000,
+        ..small()
+    });
     rig.journal.ack(Lane::Data, 60);
     rig.tick(4000);
     assert_eq!(rig.segments("data").len(), all);
     rig.journal.tick(10_000, false);
     rig.writer.round(false).expect("a healthy disk");
-    assert_eq!(rig.segments("data").len(), all, "nothing goes by age while the clock is not trusted");
+    assert_eq!(
+        rig.segments("data").len(),
+        all,
+        "nothing goes by age while the clock is not trusted"
+    );
     rig.tick(10_000);
     assert_eq!(rig.segments("data").len(), 1);
 
@@ -60,11 +73,25 @@ fn trimming_waits_for_grace_age_snapshot_and_a_trusted_clock() {
     rig.journal.keep_from(30);
     rig.journal.ack(Lane::Data, 60);
     rig.tick(10_000);
-    let first = rig.journal.replay(30).next().expect("kept").expect("readable").id;
+    let first = rig
+        .journal
+        .replay(30)
+        .next()
+        .expect("kept")
+        .expect("readable")
+        .id;
     assert_eq!(first, 31);
     let mut rig = rig.kill();
     rig.tick(20_000);
-    assert_eq!(rig.journal.replay(30).next().expect("kept over a restart").expect("readable").id, 31);
+    assert_eq!(
+        rig.journal
+            .replay(30)
+            .next()
+            .expect("kept over a restart")
+            .expect("readable")
+            .id,
+        31
+    );
     rig.journal.keep_from(60);
     rig.tick(30_000);
     assert!(rig.segments("data").is_empty());
@@ -81,15 +108,29 @@ fn quota_drops_the_oldest_data_and_says_so_in_its_place() {
     }
     let stat = rig.journal.stat();
     assert!(stat.warm_bytes <= small().warm_max_bytes);
-    assert_eq!(rig.bodies(Lane::Alarms).len(), 40, "never an alarm before data");
+    assert_eq!(
+        rig.bodies(Lane::Alarms).len(),
+        40,
+        "never an alarm before data"
+    );
     let records = rig.read_all(Lane::Data);
     assert_chained(&records);
-    let told: Vec<_> = records.iter().filter(|record| record.data.class == Class::Gap).collect();
-    assert_eq!(told.len(), 1, "neighbouring drops are one gap while nobody reads");
+    let told: Vec<_> = records
+        .iter()
+        .filter(|record| record.data.class == Class::Gap)
+        .collect();
+    assert_eq!(
+        told.len(),
+        1,
+        "neighbouring drops are one gap while nobody reads"
+    );
     let body = gap(told[0]);
     assert_eq!(body["cause"], "quota");
     assert_eq!(body["from"], 41);
-    assert_eq!(body["count"].as_u64().expect("a number") + records.len() as u64 - 1, 5000);
+    assert_eq!(
+        body["count"].as_u64().expect("a number") + records.len() as u64 - 1,
+        5000
+    );
     assert_eq!(body["count"], rig.journal.counts().dropped["quota"]);
     assert_eq!(body["last_ms"], records[1].data.received_ms - 1);
     // The bridge drains what is left; everything is accounted for.
@@ -97,7 +138,10 @@ fn quota_drops_the_oldest_data_and_says_so_in_its_place() {
     rig.journal.ack(Lane::Data, last);
     rig.journal.ack(Lane::Alarms, 40);
     let counts = rig.journal.counts();
-    assert_eq!((counts.pending, counts.published), (0, records.len() as u64 + 40));
+    assert_eq!(
+        (counts.pending, counts.published),
+        (0, records.len() as u64 + 40)
+    );
     assert_eq!(counts.received, 5000);
     assert_eq!(counts.derived, 41);
 }
@@ -112,7 +156,10 @@ fn gap_that_was_read_is_not_changed_any_more() {
     for n in 5001..=7000 {
         rig.append_synced([data(n)]);
     }
-    let second = rig.journal.read(Lane::Data, first[0].id, 1, 1000).expect("readable");
+    let second = rig
+        .journal
+        .read(Lane::Data, first[0].id, 1, 1000)
+        .expect("readable");
     assert_eq!(second[0].data.class, Class::Gap);
     assert_eq!(second[0].prev, first[0].id);
     assert_eq!(gap(&second[0])["from"], first[0].id + 1);
@@ -134,8 +181,14 @@ fn partly_delivered_segment_counts_only_the_rest_as_dropped() {
     for n in 11..=5000 {
         rig.append_synced([data(n)]);
     }
-    let records = rig.journal.read(Lane::Data, 4, 10, 1 << 20).expect("readable");
-    assert_eq!((gap(&records[0])["from"].as_u64(), records[0].prev), (Some(5), 4));
+    let records = rig
+        .journal
+        .read(Lane::Data, 4, 10, 1 << 20)
+        .expect("readable");
+    assert_eq!(
+        (gap(&records[0])["from"].as_u64(), records[0].prev),
+        (Some(5), 4)
+    );
     let counts = rig.journal.counts();
     assert_eq!(counts.published, 4);
     assert_eq!(counts.dropped["quota"] + counts.pending - 1, 4996);
@@ -150,14 +203,28 @@ fn alarms_alone_may_use_the_quota_and_then_go_with_a_gap_among_the_data() {
     let counts = rig.journal.counts();
     assert!(counts.dropped["quota"] > 0);
     assert!(rig.journal.stat().warm_bytes <= small().warm_max_bytes);
-    assert!(rig.read_all(Lane::Data).iter().any(|record| record.data.class == Class::Gap));
-    assert!(rig.read_all(Lane::Alarms).iter().all(|record| record.data.class == Class::Alarm));
-    assert_eq!(rig.read_all(Lane::Alarms).len() as u64, rig.journal.lane_state(Lane::Alarms).pending);
+    assert!(
+        rig.read_all(Lane::Data)
+            .iter()
+            .any(|record| record.data.class == Class::Gap)
+    );
+    assert!(
+        rig.read_all(Lane::Alarms)
+            .iter()
+            .all(|record| record.data.class == Class::Alarm)
+    );
+    assert_eq!(
+        rig.read_all(Lane::Alarms).len() as u64,
+        rig.journal.lane_state(Lane::Alarms).pending
+    );
 }
 
 #[test]
 fn without_a_bridge_records_age_out_as_filtered() {
-    let mut rig = Rig::new(Config { warm_ttl_ms: 1000, ..small() });
+    let mut rig = Rig::new(Config {
+        warm_ttl_ms: 1000,
+        ..small()
+    });
     rig.journal.set_bridged(false);
     for n in 1..=60 {
         rig.append_synced([data(n)]);
@@ -194,12 +261,21 @@ fn counts_hold_over_restarts() {
             rig.append_synced([data(n)]);
         }
         rig.append_synced([alarm(round)]);
-        rig.journal.dropped(crate::buffer::record::Origin::Received, "memory", 3);
-        let some = rig.journal.read(Lane::Data, rig.journal.cursor(Lane::Data), 150, 1 << 20).expect("readable");
-        rig.journal.ack_split(Lane::Data, some.last().expect("some").id, 10);
+        rig.journal
+            .dropped(crate::buffer::record::Origin::Received, "memory", 3);
+        let some = rig
+            .journal
+            .read(Lane::Data, rig.journal.cursor(Lane::Data), 150, 1 << 20)
+            .expect("readable");
+        rig.journal
+            .ack_split(Lane::Data, some.last().expect("some").id, 10);
         rig.tick(round * 1000);
         let before = rig.journal.counts();
-        rig = if round % 2 == 0 { rig.kill() } else { Rig::open(rig.close(), small()) };
+        rig = if round % 2 == 0 {
+            rig.kill()
+        } else {
+            Rig::open(rig.close(), small())
+        };
         assert_eq!(rig.journal.counts(), before);
     }
     let counts = rig.journal.counts();

@@ -5,7 +5,10 @@ use crate::buffer::Config;
 use crate::buffer::record::{Cause, Lane};
 
 fn filled(n: u64) -> Rig {
-    let mut rig = Rig::new(Config { warm_max_bytes: 1 << 20, ..small() });
+    let mut rig = Rig::new(Config {
+        warm_max_bytes: 1 << 20,
+        ..small()
+    });
     for n in 1..=n {
         let record = if n % 10 == 0 { alarm(n) } else { data(n) };
         rig.append_synced([record]);
@@ -20,7 +23,12 @@ fn record_is_visible_before_it_is_durable() {
     let id = rig.append(data(1));
     assert_eq!(*appended.borrow(), id);
     assert_eq!(rig.bodies(Lane::Data), ["data 1"]);
-    assert!(rig.journal.read_durable(Lane::Data, 0, 10, 1000).expect("readable").is_empty());
+    assert!(
+        rig.journal
+            .read_durable(Lane::Data, 0, 10, 1000)
+            .expect("readable")
+            .is_empty()
+    );
     assert_eq!(rig.journal.durable_id(), 0);
 }
 
@@ -30,7 +38,13 @@ fn durable_follows_each_sync() {
     let durable = rig.journal.durable();
     rig.append_synced([data(1), alarm(2), data(3)]);
     assert_eq!(*durable.borrow(), 3);
-    assert_eq!(rig.journal.read_durable(Lane::Data, 0, 10, 1000).expect("readable").len(), 2);
+    assert_eq!(
+        rig.journal
+            .read_durable(Lane::Data, 0, 10, 1000)
+            .expect("readable")
+            .len(),
+        2
+    );
 }
 
 #[test]
@@ -45,18 +59,43 @@ fn reads_go_from_disk_to_memory_without_a_seam() {
     assert!(stat.served_hot > 0 && stat.served_warm > 0);
     assert_eq!(stat.served_hot + stat.served_warm, 360);
     for after in 0..400 {
-        let next = rig.journal.read(Lane::Data, after, 1, 1000).expect("readable");
+        let next = rig
+            .journal
+            .read(Lane::Data, after, 1, 1000)
+            .expect("readable");
         let expect = (after + 1..=400).find(|n| n % 10 != 0);
-        assert_eq!(next.first().map(|record| record.id), expect, "after {after}");
+        assert_eq!(
+            next.first().map(|record| record.id),
+            expect,
+            "after {after}"
+        );
     }
 }
 
 #[test]
 fn read_respects_both_limits_but_gives_at_least_one() {
     let rig = filled(100);
-    assert_eq!(rig.journal.read(Lane::Data, 0, 5, 1 << 20).expect("readable").len(), 5);
-    assert_eq!(rig.journal.read(Lane::Data, 0, 100, 1).expect("readable").len(), 1);
-    assert_eq!(rig.journal.read(Lane::Data, 0, 100, 14).expect("readable").len(), 2);
+    assert_eq!(
+        rig.journal
+            .read(Lane::Data, 0, 5, 1 << 20)
+            .expect("readable")
+            .len(),
+        5
+    );
+    assert_eq!(
+        rig.journal
+            .read(Lane::Data, 0, 100, 1)
+            .expect("readable")
+            .len(),
+        1
+    );
+    assert_eq!(
+        rig.journal
+            .read(Lane::Data, 0, 100, 14)
+            .expect("readable")
+            .len(),
+        2
+    );
 }
 
 #[test]
@@ -68,7 +107,11 @@ fn acks_settle_wherever_the_cursor_lands() {
         let settled = (1..=up_to.min(400)).filter(|n| n % 10 != 0).count() as u64;
         assert_eq!(rig.journal.counts().published, settled, "up to {up_to}");
         rig.journal.ack(Lane::Data, up_to.min(3));
-        assert_eq!(rig.journal.counts().published, settled, "older acks change nothing");
+        assert_eq!(
+            rig.journal.counts().published,
+            settled,
+            "older acks change nothing"
+        );
     }
 }
 
@@ -78,7 +121,10 @@ fn split_ack_counts_what_was_left_out() {
     rig.journal.ack_split(Lane::Data, 50, 15);
     rig.journal.ack_split(Lane::Alarms, 100, 100);
     let counts = rig.journal.counts();
-    assert_eq!((counts.published, counts.filtered, counts.pending), (30, 25, 45));
+    assert_eq!(
+        (counts.published, counts.filtered, counts.pending),
+        (30, 25, 45)
+    );
     assert!(counts.balanced());
 }
 
@@ -99,7 +145,10 @@ fn lanes_are_independent() {
 fn replay_gives_both_lanes_in_order_and_goes_on() {
     let mut rig = filled(400);
     let mut replay = rig.journal.replay(95);
-    let ids: Vec<_> = replay.by_ref().map(|record| record.expect("readable").id).collect();
+    let ids: Vec<_> = replay
+        .by_ref()
+        .map(|record| record.expect("readable").id)
+        .collect();
     assert_eq!(ids, (96..=400).collect::<Vec<_>>());
     rig.append_synced([data(401), alarm(402)]);
     let more: Vec<_> = replay.map(|record| record.expect("readable").id).collect();
@@ -109,7 +158,11 @@ fn replay_gives_both_lanes_in_order_and_goes_on() {
 #[test]
 fn causes_are_found_again_after_a_crash() {
     let mut rig = filled(50);
-    let cause = Cause { record: 40, rule: 0xdead_beef, index: 2 };
+    let cause = Cause {
+        record: 40,
+        rule: 0xdead_beef,
+        index: 2,
+    };
     let mut derived = alarm(51);
     derived.cause = Some(cause);
     rig.append_synced([derived]);
@@ -123,7 +176,9 @@ fn history_by_time_and_filter() {
     let rig = filled(400);
     let base = 1_700_000_000_000;
     let range = |from: u64, to: u64, limit| {
-        rig.journal.range(base + from, base + to, |record| record.id % 2 == 0, limit).expect("readable")
+        rig.journal
+            .range(base + from, base + to, |record| record.id % 2 == 0, limit)
+            .expect("readable")
     };
     let ids = |records: Vec<std::sync::Arc<crate::buffer::record::Record>>| -> Vec<_> {
         records.iter().map(|record| record.id).collect()
@@ -141,7 +196,12 @@ fn recent_and_tap_show_what_was_just_appended() {
     rig.append_synced([data(31), alarm(32)]);
     assert_eq!(tap.try_recv().expect("told").id, 31);
     assert_eq!(tap.try_recv().expect("told").id, 32);
-    let recent: Vec<_> = rig.journal.recent(3).iter().map(|record| text(record)).collect();
+    let recent: Vec<_> = rig
+        .journal
+        .recent(3)
+        .iter()
+        .map(|record| text(record))
+        .collect();
     assert_eq!(recent, ["alarm 30", "data 31", "alarm 32"]);
 }
 
@@ -163,10 +223,20 @@ fn hot_tier_is_bounded_by_age_and_bytes_but_holds_what_is_not_durable() {
 fn record_larger_than_a_segment_gets_one_of_its_own_size() {
     let mut rig = Rig::new(small());
     let large = vec![7; 20 << 10];
-    rig.append_synced([data(1), super::record(crate::buffer::record::Class::Raw, &large, 2), data(3)]);
+    rig.append_synced([
+        data(1),
+        super::record(crate::buffer::record::Class::Raw, &large, 2),
+        data(3),
+    ]);
     let rig = rig.power_cut();
     let records = rig.read_all(Lane::Data);
-    assert_eq!(records.iter().map(|record| record.data.body.len()).collect::<Vec<_>>(), [6, 20 << 10, 6]);
+    assert_eq!(
+        records
+            .iter()
+            .map(|record| record.data.body.len())
+            .collect::<Vec<_>>(),
+        [6, 20 << 10, 6]
+    );
 }
 
 #[test]

@@ -26,7 +26,11 @@ fn only(files: &BTreeMap<String, Vec<u8>>, lane: &str) -> String {
 }
 
 fn roomy() -> Config {
-    Config { segment_bytes: 64 << 10, warm_max_bytes: 1 << 20, ..small() }
+    Config {
+        segment_bytes: 64 << 10,
+        warm_max_bytes: 1 << 20,
+        ..small()
+    }
 }
 
 #[test]
@@ -47,7 +51,10 @@ fn clean_close_goes_on_with_the_next_id() {
     assert!(rig.recovery.clean);
     assert_eq!(rig.recovery.epoch, epoch);
     assert_eq!(rig.recovery.engine_ms_base, 3);
-    assert_eq!(rig.recovery.frames_checked, 0, "sealed segments are not read");
+    assert_eq!(
+        rig.recovery.frames_checked, 0,
+        "sealed segments are not read"
+    );
     assert_eq!(rig.append(data(4)), 4);
     assert_eq!(rig.bodies(Lane::Data), ["data 1", "data 3", "data 4"]);
     assert_eq!(rig.bodies(Lane::Alarms), ["alarm 2"]);
@@ -83,8 +90,16 @@ fn torn_tail_is_cut_at_every_byte() {
     rig.append_synced((4..=6).map(data));
     let after = rig.disk.files();
     let changed = |a: &[u8], b: &[u8]| {
-        let first = a.iter().zip(b).position(|(a, b)| a != b).expect("a new frame");
-        let last = a.iter().zip(b).rposition(|(a, b)| a != b).expect("a new frame");
+        let first = a
+            .iter()
+            .zip(b)
+            .position(|(a, b)| a != b)
+            .expect("a new frame");
+        let last = a
+            .iter()
+            .zip(b)
+            .rposition(|(a, b)| a != b)
+            .expect("a new frame");
         (first, last + 1)
     };
     let (start, end) = changed(&before[&name], &after[&name]);
@@ -92,11 +107,19 @@ fn torn_tail_is_cut_at_every_byte() {
         for shorter in [false, true] {
             let mut files = after.clone();
             let bytes = files.get_mut(&name).expect("the segment");
-            if shorter { bytes.truncate(cut) } else { bytes[cut..].fill(0) }
+            if shorter {
+                bytes.truncate(cut)
+            } else {
+                bytes[cut..].fill(0)
+            }
             // The ledger of the first three.
             files.insert("ledger".to_owned(), before["ledger"].clone());
             let rig = Rig::open(with(files), roomy());
-            assert_eq!(rig.bodies(Lane::Data), ["data 1", "data 2", "data 3"], "cut at {cut}");
+            assert_eq!(
+                rig.bodies(Lane::Data),
+                ["data 1", "data 2", "data 3"],
+                "cut at {cut}"
+            );
             assert!(!rig.recovery.clean);
             assert_eq!(rig.recovery.torn_bytes > 0, cut > start, "cut at {cut}");
         }
@@ -113,16 +136,30 @@ fn flipped_bit_in_the_middle_of_the_tail_loses_that_frame_alone() {
     let two = rig.disk.files();
     rig.append_synced([data(6)]);
     let files = rig.disk.files();
-    let start = one[&name].iter().zip(&two[&name]).position(|(a, b)| a != b).expect("a frame");
+    let start = one[&name]
+        .iter()
+        .zip(&two[&name])
+        .position(|(a, b)| a != b)
+        .expect("a frame");
     for at in (start..start + 60).step_by(7) {
         let mut files = files.clone();
         files.get_mut(&name).expect("the segment")[at] ^= 0x10;
         let rig = Rig::open(with(files), roomy());
         let records = rig.read_all(Lane::Data);
         let bodies: Vec<_> = records.iter().map(|record| text(record)).collect();
-        assert_eq!((&*bodies[0], &*bodies[1], &*bodies[3]), ("data 1", "data 2", "data 6"));
+        assert_eq!(
+            (&*bodies[0], &*bodies[1], &*bodies[3]),
+            ("data 1", "data 2", "data 6")
+        );
         let gap = gap(&records[2]);
-        assert_eq!((gap["from"].as_u64(), gap["to"].as_u64(), gap["count"].as_u64()), (Some(3), Some(5), Some(3)));
+        assert_eq!(
+            (
+                gap["from"].as_u64(),
+                gap["to"].as_u64(),
+                gap["count"].as_u64()
+            ),
+            (Some(3), Some(5), Some(3))
+        );
         assert_chained(&records);
         assert_eq!(rig.recovery.gaps.len(), 1);
         assert_eq!(rig.journal.counts().dropped["lost"], 3);
@@ -139,7 +176,11 @@ fn damage_in_a_sealed_segment_is_found_by_the_reader_and_told_in_place() {
     rig.append_synced([data(2), data(3)]);
     rig.append_synced([data(4)]);
     let mut files = rig.close().files();
-    let start = one[&name].iter().zip(&files[&name]).position(|(a, b)| a != b).expect("a frame");
+    let start = one[&name]
+        .iter()
+        .zip(&files[&name])
+        .position(|(a, b)| a != b)
+        .expect("a frame");
     files.get_mut(&name).expect("the segment")[start + 50] ^= 1;
     let rig = Rig::open(with(files), roomy());
     assert!(rig.recovery.clean);
@@ -156,7 +197,10 @@ fn damage_in_a_sealed_segment_is_found_by_the_reader_and_told_in_place() {
     assert_eq!(rig.read_all(Lane::Data), records);
     rig.journal.ack(Lane::Data, records[1].id);
     rig.check();
-    assert_eq!((rig.journal.counts().pending, rig.journal.counts().published), (1, 2));
+    assert_eq!(
+        (rig.journal.counts().pending, rig.journal.counts().published),
+        (1, 2)
+    );
 }
 
 #[test]
@@ -167,7 +211,11 @@ fn damage_at_the_end_of_a_sealed_segment_is_told() {
     let name = only(&one, "data");
     rig.append_synced([data(2), data(3)]);
     let mut files = rig.close().files();
-    let start = one[&name].iter().zip(&files[&name]).position(|(a, b)| a != b).expect("a frame");
+    let start = one[&name]
+        .iter()
+        .zip(&files[&name])
+        .position(|(a, b)| a != b)
+        .expect("a frame");
     files.get_mut(&name).expect("the segment")[start] ^= 1;
     let rig = Rig::open(with(files), roomy());
     let records = rig.read_all(Lane::Data);
@@ -185,7 +233,11 @@ fn zero_length_segment_is_set_aside() {
     files.insert("data-00000000000000000009.seg".to_owned(), Vec::new());
     let rig = Rig::open(with(files), small());
     assert_eq!(rig.recovery.quarantined.len(), 1);
-    assert!(rig.disk.files().contains_key("quarantine/data-00000000000000000009.seg"));
+    assert!(
+        rig.disk
+            .files()
+            .contains_key("quarantine/data-00000000000000000009.seg")
+    );
     assert_eq!(rig.bodies(Lane::Data), ["data 1"]);
     assert!(rig.append(data(2)) >= 2);
 }
@@ -195,10 +247,15 @@ fn random_bytes_for_a_segment_are_set_aside() {
     let mut rig = Rig::new(small());
     rig.append_synced([data(1)]);
     let mut files = rig.close().files();
-    let noise = (0..5000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let noise = (0..5000u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
     files.insert("alarms-00000000000000000001.seg".to_owned(), noise);
     let rig = Rig::open(with(files), small());
-    assert_eq!(rig.recovery.quarantined[0].reason, "no header and no valid frame");
+    assert_eq!(
+        rig.recovery.quarantined[0].reason,
+        "no header and no valid frame"
+    );
     assert_eq!(rig.bodies(Lane::Data), ["data 1"]);
 }
 
@@ -213,7 +270,10 @@ fn segment_of_another_journal_is_set_aside() {
     let bytes = foreign["data-00000000000000000001.seg"].clone();
     files.insert("data-00000000000000000001.seg".to_owned(), bytes);
     let rig = Rig::open(with(files), small());
-    assert_eq!(rig.recovery.quarantined[0].reason, "belongs to another journal");
+    assert_eq!(
+        rig.recovery.quarantined[0].reason,
+        "belongs to another journal"
+    );
     // Its own segment is gone, and the ledger knows that.
     assert_eq!(gap(&rig.read_all(Lane::Data)[0])["count"], 1);
 }
@@ -235,7 +295,10 @@ fn damaged_header_of_a_sealed_segment_is_read_from_its_trailer() {
     let mut rig = Rig::new(small());
     rig.append_synced([data(1), data(2)]);
     let mut files = rig.close().files();
-    files.get_mut("data-00000000000000000001.seg").expect("a segment")[..SEGMENT_HEADER].fill(0xff);
+    files
+        .get_mut("data-00000000000000000001.seg")
+        .expect("a segment")[..SEGMENT_HEADER]
+        .fill(0xff);
     let rig = Rig::open(with(files), small());
     assert_eq!(rig.bodies(Lane::Data), ["data 1", "data 2"]);
 }
@@ -245,7 +308,10 @@ fn damaged_header_of_the_tail_is_no_loss() {
     let mut rig = Rig::new(roomy());
     rig.append_synced([data(1), data(2)]);
     let mut files = rig.disk.files();
-    files.get_mut("data-00000000000000000001.seg").expect("a segment")[..SEGMENT_HEADER].fill(0xff);
+    files
+        .get_mut("data-00000000000000000001.seg")
+        .expect("a segment")[..SEGMENT_HEADER]
+        .fill(0xff);
     let rig = Rig::open(with(files), roomy());
     assert_eq!(rig.bodies(Lane::Data), ["data 1", "data 2"]);
     assert_eq!(rig.journal.counts().pending, 2);
@@ -256,7 +322,9 @@ fn damaged_trailer_means_reading_the_frames() {
     let mut rig = Rig::new(small());
     rig.append_synced([data(1), data(2)]);
     let mut files = rig.close().files();
-    let bytes = files.get_mut("data-00000000000000000001.seg").expect("a segment");
+    let bytes = files
+        .get_mut("data-00000000000000000001.seg")
+        .expect("a segment");
     let at = bytes.len() - TRAILER / 2;
     bytes[at] ^= 1;
     let rig = Rig::open(with(files), small());
@@ -271,13 +339,24 @@ fn missing_index_means_reading_from_the_top() {
         rig.append_synced([data(n)]);
     }
     let mut files = rig.close().files();
-    let bytes = files.get_mut("data-00000000000000000001.seg").expect("a segment");
+    let bytes = files
+        .get_mut("data-00000000000000000001.seg")
+        .expect("a segment");
     let at = bytes.len() - TRAILER - 5;
     bytes[at] ^= 1;
     let rig = Rig::open(with(files), roomy());
     assert!(rig.recovery.clean);
-    let after_five = rig.journal.read(Lane::Data, 5, 100, 1 << 20).expect("readable");
-    assert_eq!(after_five.iter().map(|record| record.id).collect::<Vec<_>>(), [6, 7, 8, 9]);
+    let after_five = rig
+        .journal
+        .read(Lane::Data, 5, 100, 1 << 20)
+        .expect("readable");
+    assert_eq!(
+        after_five
+            .iter()
+            .map(|record| record.id)
+            .collect::<Vec<_>>(),
+        [6, 7, 8, 9]
+    );
 }
 
 #[test]
@@ -331,14 +410,21 @@ fn missing_segment_in_the_middle_is_told_in_place() {
         rig.append_synced([data(n)]);
     }
     let mut files = rig.close().files();
-    let names: Vec<_> = files.keys().filter(|name| name.starts_with("data")).cloned().collect();
+    let names: Vec<_> = files
+        .keys()
+        .filter(|name| name.starts_with("data"))
+        .cloned()
+        .collect();
     assert!(names.len() > 3);
     files.remove(&names[1]);
     let rig = Rig::open(with(files), small());
     assert_eq!(rig.recovery.gaps.len(), 1);
     let records = rig.read_all(Lane::Data);
     assert_chained(&records);
-    let told: Vec<_> = records.iter().filter(|record| record.data.class == Class::Gap).collect();
+    let told: Vec<_> = records
+        .iter()
+        .filter(|record| record.data.class == Class::Gap)
+        .collect();
     assert_eq!(told.len(), 1);
     assert_eq!(gap(told[0])["cause"], "missing");
     let count = gap(told[0])["count"].as_u64().expect("a number");
@@ -355,7 +441,13 @@ fn all_segments_gone_but_the_ledger_knows() {
     let rig = Rig::open(with(files), small());
     let records = rig.read_all(Lane::Data);
     assert_eq!(records.len(), 1);
-    assert_eq!((gap(&records[0])["from"].as_u64(), gap(&records[0])["to"].as_u64()), (Some(5), Some(10)));
+    assert_eq!(
+        (
+            gap(&records[0])["from"].as_u64(),
+            gap(&records[0])["to"].as_u64()
+        ),
+        (Some(5), Some(10))
+    );
     assert_eq!(rig.journal.counts().pending, 1);
     let id = rig.append(data(11));
     assert!(id > 10);
@@ -374,7 +466,10 @@ fn cursor_ahead_of_the_disk_is_no_loss_of_its_own() {
     rig.writer.save_ledger(true).expect("a healthy disk");
     let rig = rig.power_cut();
     let counts = rig.journal.counts();
-    assert_eq!((counts.received, counts.published, counts.pending), (8, 6, 1));
+    assert_eq!(
+        (counts.received, counts.published, counts.pending),
+        (8, 6, 1)
+    );
     assert_eq!(counts.dropped["lost"], 2);
     let records = rig.journal.read(Lane::Data, 6, 10, 1000).expect("readable");
     assert_eq!(gap(&records[0])["cause"], "not synced");
@@ -412,7 +507,10 @@ fn alarm_never_outlives_the_data_before_it() {
         rig.append_synced([data(1), alarm(2)]);
         rig.append(data(3));
         rig.append(alarm(4));
-        rig.disk.set_faults(crate::buffer::crash::Faults { fail_sync: true, ..Default::default() });
+        rig.disk.set_faults(crate::buffer::crash::Faults {
+            fail_sync: true,
+            ..Default::default()
+        });
         assert!(rig.writer.round(false).is_err());
         let disk = rig.disk.crash(|n| kept >> (n % 6) & 1 == 1);
         let rig = Rig::open(disk, roomy());
@@ -431,7 +529,9 @@ fn a_journal_file_inside_a_record_is_not_taken_for_frames() {
     rig.append_synced([super::record(Class::Raw, &raw[..1000], 1)]);
     rig.append_synced([data(2)]);
     let mut files = rig.close().files();
-    files.get_mut("data-00000000000000000001.seg").expect("a segment")[SEGMENT_HEADER + 45] ^= 1;
+    files
+        .get_mut("data-00000000000000000001.seg")
+        .expect("a segment")[SEGMENT_HEADER + 45] ^= 1;
     let rig = Rig::open(with(files), roomy());
     let records = rig.read_all(Lane::Data);
     assert_eq!(records.len(), 2);

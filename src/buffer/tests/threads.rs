@@ -22,7 +22,12 @@ fn wait_for(what: impl Fn() -> bool) {
 }
 
 fn quick() -> Config {
-    Config { sync_ms: 5, warm_max_bytes: 8 << 20, segment_bytes: 64 << 10, ..small() }
+    Config {
+        sync_ms: 5,
+        warm_max_bytes: 8 << 20,
+        segment_bytes: 64 << 10,
+        ..small()
+    }
 }
 
 #[test]
@@ -36,7 +41,13 @@ fn group_is_synced_by_itself() {
 #[test]
 fn waiting_acknowledgement_starts_the_sync() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (journal, _) = open(dir.path(), Config { sync_ms: 3_600_000, ..quick() });
+    let (journal, _) = open(
+        dir.path(),
+        Config {
+            sync_ms: 3_600_000,
+            ..quick()
+        },
+    );
     let id = journal.append(data(1)).expect("room").id;
     journal.want_sync();
     wait_for(|| journal.durable_id() == id);
@@ -72,7 +83,9 @@ fn writers_readers_and_acks_at_once_keep_the_account() {
             let deadline = Instant::now() + Duration::from_secs(60);
             while ids.len() < total {
                 assert!(Instant::now() < deadline);
-                let records = journal.read_durable(lane, after, 64, 1 << 20).expect("readable");
+                let records = journal
+                    .read_durable(lane, after, 64, 1 << 20)
+                    .expect("readable");
                 for record in &records {
                     assert_eq!(record.prev, after);
                     after = record.id;
@@ -87,7 +100,10 @@ fn writers_readers_and_acks_at_once_keep_the_account() {
         })
     };
     let readers = [reader(Lane::Data, 3 * 1960), reader(Lane::Alarms, 3 * 40)];
-    let done = || writers.iter().all(|writer| writer.is_finished()) && readers.iter().all(|reader| reader.is_finished());
+    let done = || {
+        writers.iter().all(|writer| writer.is_finished())
+            && readers.iter().all(|reader| reader.is_finished())
+    };
     let now = std::cell::Cell::new(0);
     wait_for(|| {
         now.set(now.get() + 1);
@@ -111,7 +127,10 @@ fn closed_journal_takes_nothing_and_dropping_it_frees_the_folder() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, first) = open(dir.path(), quick());
     journal.append(data(1)).expect("room");
-    assert!(matches!(DiskStorage::open(dir.path()), Err(StorageError::InUse { .. })));
+    assert!(matches!(
+        DiskStorage::open(dir.path()),
+        Err(StorageError::InUse { .. })
+    ));
     journal.close(Duration::from_secs(30)).expect("a clean end");
     assert!(journal.append(data(2)).is_err());
     assert_eq!(journal.durable_id(), 1);
@@ -119,5 +138,11 @@ fn closed_journal_takes_nothing_and_dropping_it_frees_the_folder() {
     wait_for(|| DiskStorage::open(dir.path()).is_ok());
     let (journal, again) = open(dir.path(), quick());
     assert_eq!((again.last_id, again.epoch), (1, first.epoch));
-    assert_eq!(journal.read(Lane::Data, 0, 10, 1000).expect("readable").len(), 1);
+    assert_eq!(
+        journal
+            .read(Lane::Data, 0, 10, 1000)
+            .expect("readable")
+            .len(),
+        1
+    );
 }

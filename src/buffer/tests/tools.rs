@@ -34,11 +34,21 @@ fn intact_folder_verifies() {
         let mut last = None;
         let report = report(&disk, full, &mut |progress| last = Some(progress)).expect("readable");
         assert!(report.intact, "{report:?}");
-        assert_eq!(report.segments.iter().map(|segment| segment.records).sum::<u64>(), 60);
+        assert_eq!(
+            report
+                .segments
+                .iter()
+                .map(|segment| segment.records)
+                .sum::<u64>(),
+            60
+        );
         assert_eq!(report.counts.expect("a ledger").pending, 49);
         assert_eq!(report.cursors, Some([12, 0]));
         assert!(last.is_some_and(|progress| progress.done == progress.total));
-        assert_eq!(report.segments.iter().all(|segment| segment.frames > 0), full);
+        assert_eq!(
+            report.segments.iter().all(|segment| segment.frames > 0),
+            full
+        );
     }
 }
 
@@ -48,7 +58,11 @@ fn verify_finds_what_stat_does_not_look_at() {
     assert!(report(&disk, false, &mut |_| {}).expect("readable").intact);
     let report = report(&disk, true, &mut |_| {}).expect("readable");
     assert!(!report.intact);
-    let lost: Vec<_> = report.segments.iter().flat_map(|segment| &segment.lost).collect();
+    let lost: Vec<_> = report
+        .segments
+        .iter()
+        .flat_map(|segment| &segment.lost)
+        .collect();
     assert_eq!(lost.len(), 1);
     assert_eq!(lost[0].count, 1);
 }
@@ -69,7 +83,9 @@ fn export_gives_a_range_in_order_and_skips_damage() {
     assert_eq!(ids(&disk, 0, 1000), (1..=60).collect::<Vec<_>>());
     assert_eq!(ids(&disk, 25, 35), (25..35).collect::<Vec<_>>());
     assert_eq!(ids(&damaged(), 0, 1000).len(), 59);
-    let refused = export_from(&disk, 0, u64::MAX, &mut |_| {}, &mut |_| Err(std::io::ErrorKind::BrokenPipe.into()));
+    let refused = export_from(&disk, 0, u64::MAX, &mut |_| {}, &mut |_| {
+        Err(std::io::ErrorKind::BrokenPipe.into())
+    });
     assert!(refused.is_err());
 }
 
@@ -81,6 +97,11 @@ fn repair_books_the_damage_so_that_the_next_start_tells_it() {
     let rig = Rig::open(disk, small());
     let lost: u64 = rig.journal.counts().dropped.values().sum();
     assert_eq!(lost, repaired.gaps.iter().map(|gap| gap.count).sum::<u64>());
-    let told = rig.read_all(Lane::Data).iter().filter(|record| record.data.origin == crate::buffer::record::Origin::Derived).map(|record| gap(record)["count"].as_u64()).sum::<Option<u64>>();
+    let told = rig
+        .read_all(Lane::Data)
+        .iter()
+        .filter(|record| record.data.origin == crate::buffer::record::Origin::Derived)
+        .map(|record| gap(record)["count"].as_u64())
+        .sum::<Option<u64>>();
     assert_eq!(told, Some(lost));
 }
