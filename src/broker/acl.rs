@@ -36,13 +36,16 @@ impl Rights {
     /// What an edge node needs and no more: its own births, data and deaths; its own commands and STATE.
     fn add_node(&mut self, group: &str, node: &str) {
         for verb in ["NBIRTH", "NDATA", "NDEATH"] {
-            self.publish.push(format!("spBv1.0/{group}/{verb}/{node}").into());
+            self.publish
+                .push(format!("spBv1.0/{group}/{verb}/{node}").into());
         }
         for verb in ["DBIRTH", "DDATA", "DDEATH"] {
-            self.publish.push(format!("spBv1.0/{group}/{verb}/{node}/+").into());
+            self.publish
+                .push(format!("spBv1.0/{group}/{verb}/{node}/+").into());
         }
         for verb in ["NCMD", "DCMD"] {
-            self.subscribe.push(format!("spBv1.0/{group}/{verb}/{node}/#").into());
+            self.subscribe
+                .push(format!("spBv1.0/{group}/{verb}/{node}/#").into());
         }
         self.subscribe.push("spBv1.0/STATE/+".into());
     }
@@ -50,7 +53,8 @@ impl Rights {
     /// What a sender of commands needs: commands to a group's nodes and devices, and everything to read.
     fn add_commands(&mut self, group: &str) {
         self.publish.push(format!("spBv1.0/{group}/NCMD/+").into());
-        self.publish.push(format!("spBv1.0/{group}/DCMD/+/+").into());
+        self.publish
+            .push(format!("spBv1.0/{group}/DCMD/+/+").into());
         self.subscribe.push("spBv1.0/#".into());
         self.subscribe.push("$sparkplug/certificates/#".into());
     }
@@ -63,7 +67,9 @@ pub enum AclError {
     #[error("{0}")]
     Syntax(#[from] toml::de::Error),
     /// A pattern is not a topic filter.
-    #[error("`{pattern}` of `{user}` is not a topic filter: `+` and `#` stand alone in a level, `#` comes last")]
+    #[error(
+        "`{pattern}` of `{user}` is not a topic filter: `+` and `#` stand alone in a level, `#` comes last"
+    )]
     Pattern {
         /// The entry's name.
         user: String,
@@ -116,13 +122,24 @@ impl Acl {
         let mut acl: Self = toml::from_str(text)?;
         acl.command_senders = command_senders;
         for grant in acl.user.iter().chain(&acl.anonymous) {
-            for pattern in grant.publish.iter().chain(&grant.subscribe).chain(&grant.deny) {
+            for pattern in grant
+                .publish
+                .iter()
+                .chain(&grant.subscribe)
+                .chain(&grant.deny)
+            {
                 if !super::topic::is_filter(pattern) {
-                    return Err(AclError::Pattern { user: grant.name.clone(), pattern: pattern.clone() });
+                    return Err(AclError::Pattern {
+                        user: grant.name.clone(),
+                        pattern: pattern.clone(),
+                    });
                 }
             }
             if let Some(node) = grant.node.as_ref().filter(|n| n.split('/').count() != 2) {
-                return Err(AclError::Node { user: grant.name.clone(), node: node.clone() });
+                return Err(AclError::Node {
+                    user: grant.name.clone(),
+                    node: node.clone(),
+                });
             }
         }
         Ok(acl)
@@ -130,7 +147,10 @@ impl Acl {
 
     /// Rights without a file: an edge node's, by its user name.
     pub(crate) fn defaults(command_senders: Vec<String>) -> Self {
-        Self { command_senders, ..Self::default() }
+        Self {
+            command_senders,
+            ..Self::default()
+        }
     }
 
     /// The rights of a client. Entries that match add up; a user whom none matches has an edge node's rights, for
@@ -247,14 +267,19 @@ mod tests {
 
     #[test]
     fn names_can_not_widen_a_pattern() {
-        let acl = acl("[[user]]\nname = \"*\"\npublish = [\"own/{client}/#\"]\nnode = \"g/{user}\"");
+        let acl =
+            acl("[[user]]\nname = \"*\"\npublish = [\"own/{client}/#\"]\nnode = \"g/{user}\"");
         for name in ["+", "#", "a/b", ""] {
             let rights = acl.rights(Some("x"), name);
             assert!(!rights.may_publish("own/a/b/c"), "{name}");
         }
         assert!(!acl.rights(Some("+"), "c").may_publish("spBv1.0/g/NDATA/x"));
         assert!(acl.rights(Some("u"), "c").may_publish("own/c/1"));
-        assert!(!Acl::defaults(Vec::new()).rights(Some("+/n"), "c").may_publish("spBv1.0/g/NDATA/n"));
+        assert!(
+            !Acl::defaults(Vec::new())
+                .rights(Some("+/n"), "c")
+                .may_publish("spBv1.0/g/NDATA/n")
+        );
     }
 
     #[test]

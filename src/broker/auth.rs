@@ -75,7 +75,9 @@ pub enum UserError {
 
 fn hash(password: &[u8]) -> Result<String, UserError> {
     let salt = SaltString::generate(&mut OsRng);
-    let hash = Argon2::default().hash_password(password, &salt).map_err(UserError::Hash)?;
+    let hash = Argon2::default()
+        .hash_password(password, &salt)
+        .map_err(UserError::Hash)?;
     Ok(hash.to_string())
 }
 
@@ -85,7 +87,10 @@ fn hash(password: &[u8]) -> Result<String, UserError> {
 /// # Errors
 /// [`UserError`]; the file is as it was then.
 pub fn set_password(file: &Path, user: &str, password: &str) -> Result<(), UserError> {
-    let wrong = |source| UserError::File { path: file.to_owned(), source };
+    let wrong = |source| UserError::File {
+        path: file.to_owned(),
+        source,
+    };
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -97,7 +102,11 @@ pub fn set_password(file: &Path, user: &str, password: &str) -> Result<(), UserE
     let new = file.with_file_name(name);
     let write = || {
         let _ = fs::remove_file(&new);
-        let mut out = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        let mut out = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
         out.write_all(text.as_bytes())?;
         if let Ok(old) = fs::metadata(file) {
             out.set_permissions(old.permissions())?;
@@ -165,7 +174,10 @@ pub(crate) struct Access {
 }
 
 fn read(path: &Path) -> Result<String, AccessError> {
-    fs::read_to_string(path).map_err(|source| AccessError::Read { path: path.to_owned(), source })
+    fs::read_to_string(path).map_err(|source| AccessError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 impl Access {
@@ -177,9 +189,14 @@ impl Access {
                 if line.trim().is_empty() || line.starts_with('#') {
                     continue;
                 }
-                let entry = line.split_once(':').filter(|(_, hash)| PasswordHash::new(hash.trim()).is_ok());
+                let entry = line
+                    .split_once(':')
+                    .filter(|(_, hash)| PasswordHash::new(hash.trim()).is_ok());
                 let Some((name, hash)) = entry else {
-                    return Err(AccessError::User { path: path.clone(), line: i + 1 });
+                    return Err(AccessError::User {
+                        path: path.clone(),
+                        line: i + 1,
+                    });
                 };
                 users.insert(name.into(), hash.trim().to_owned());
             }
@@ -187,10 +204,16 @@ impl Access {
         let senders = config.command_senders.clone();
         let acl = match &config.acl_file {
             None => Acl::defaults(senders),
-            Some(path) => Acl::parse(&read(path)?, senders)
-                .map_err(|source| AccessError::Acl { path: path.clone(), source })?,
+            Some(path) => Acl::parse(&read(path)?, senders).map_err(|source| AccessError::Acl {
+                path: path.clone(),
+                source,
+            })?,
         };
-        Ok(Self { anonymous: config.anonymous, users, acl })
+        Ok(Self {
+            anonymous: config.anonymous,
+            users,
+            acl,
+        })
     }
 
     fn identity(&self, user: Option<Arc<str>>, client: &str) -> Identity {
@@ -201,7 +224,10 @@ impl Access {
 
 /// Finds out who a client is; `Err` is the reason code of the CONNACK. A certificate that the listener checked
 /// stands above a user name.
-pub(crate) async fn authenticate(access: Arc<Access>, credentials: Credentials) -> Result<Identity, u8> {
+pub(crate) async fn authenticate(
+    access: Arc<Access>,
+    credentials: Credentials,
+) -> Result<Identity, u8> {
     let client = &credentials.client;
     if let Some(name) = &credentials.certificate {
         return Ok(access.identity(Some(Arc::clone(name)), client));
@@ -212,7 +238,11 @@ pub(crate) async fn authenticate(access: Arc<Access>, credentials: Credentials) 
             Anonymous::Never => false,
             Anonymous::Loopback => credentials.address.to_canonical().is_loopback(),
         };
-        return if open { Ok(access.identity(None, client)) } else { Err(reason::NOT_AUTHORIZED) };
+        return if open {
+            Ok(access.identity(None, client))
+        } else {
+            Err(reason::NOT_AUTHORIZED)
+        };
     };
     let known = access.users.get(&user).cloned();
     let password = credentials.password.unwrap_or_default();
@@ -255,32 +285,59 @@ mod tests {
         set_password(&path, "new", "second").unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# people\nold:$argon2id$") && text.lines().count() == 3);
-        let config = Config { users_file: Some(path), anonymous: Anonymous::Loopback, ..Config::default() };
+        let config = Config {
+            users_file: Some(path),
+            anonymous: Anonymous::Loopback,
+            ..Config::default()
+        };
         let access = Arc::new(Access::load(&config).unwrap());
         for (user, password, address, expected) in [
             (Some("old"), "first", "10.0.0.1", Ok(Some("old"))),
-            (Some("old"), "second", "127.0.0.1", Err(reason::BAD_USER_OR_PASSWORD)),
-            (Some("who"), "nobody", "127.0.0.1", Err(reason::BAD_USER_OR_PASSWORD)),
+            (
+                Some("old"),
+                "second",
+                "127.0.0.1",
+                Err(reason::BAD_USER_OR_PASSWORD),
+            ),
+            (
+                Some("who"),
+                "nobody",
+                "127.0.0.1",
+                Err(reason::BAD_USER_OR_PASSWORD),
+            ),
             (None, "", "127.0.0.1", Ok(None)),
             (None, "", "::ffff:127.0.0.1", Ok(None)),
             (None, "", "10.0.0.1", Err(reason::NOT_AUTHORIZED)),
         ] {
             let got = authenticate(Arc::clone(&access), credentials(user, password, address)).await;
             let got = got.map(|i| i.user.map(|u| u.to_string()));
-            assert_eq!(got, expected.map(|u| u.map(str::to_owned)), "{user:?} from {address}");
+            assert_eq!(
+                got,
+                expected.map(|u| u.map(str::to_owned)),
+                "{user:?} from {address}"
+            );
         }
     }
 
     #[test]
     fn names_and_lines_that_can_not_be_are_refused() {
         for bad in ["", "a:b", "#a", "a\nb"] {
-            assert!(matches!(with_password("", bad, b"x"), Err(UserError::Name)), "{bad}");
+            assert!(
+                matches!(with_password("", bad, b"x"), Err(UserError::Name)),
+                "{bad}"
+            );
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
         fs::write(&path, "\na:plain\n").unwrap();
-        let config = Config { users_file: Some(path), ..Config::default() };
+        let config = Config {
+            users_file: Some(path),
+            ..Config::default()
+        };
         let message = Access::load(&config).unwrap_err().to_string();
-        assert!(message.ends_with("users:2: not `user:hash`; make lines with `sparkgate passwd`"), "{message}");
+        assert!(
+            message.ends_with("users:2: not `user:hash`; make lines with `sparkgate passwd`"),
+            "{message}"
+        );
     }
 }

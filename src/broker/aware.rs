@@ -18,7 +18,8 @@ pub(crate) fn certificate_topic(topic: &str) -> Option<Arc<str>> {
         _ => false,
     };
     let named = !group.is_empty() && !node.is_empty() && levels.next().is_none();
-    (namespace == "spBv1.0" && shape && named).then(|| format!("{RESERVED}certificates/{topic}").into())
+    (namespace == "spBv1.0" && shape && named)
+        .then(|| format!("{RESERVED}certificates/{topic}").into())
 }
 
 #[cfg(test)]
@@ -27,7 +28,9 @@ mod tests {
 
     #[test]
     fn only_births_have_certificates() {
-        let check = |topic: &str, expected: bool| assert_eq!(certificate_topic(topic).is_some(), expected, "{topic}");
+        let check = |topic: &str, expected: bool| {
+            assert_eq!(certificate_topic(topic).is_some(), expected, "{topic}")
+        };
         check("spBv1.0/g/NBIRTH/n", true);
         check("spBv1.0/g/DBIRTH/n/d", true);
         check("spBv1.0/STATE/NBIRTH/n", true);

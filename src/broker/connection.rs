@@ -16,16 +16,16 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Sleep, sleep_until, timeout_at};
 
+use super::Written;
 use super::auth::{self, Credentials};
 use super::codec::{
-    Connack, Connect, DecodeError, Packet, Version, connack, decode, disconnect, frame, packet_id_only, publish,
-    reason,
+    Connack, Connect, DecodeError, Packet, Version, connack, decode, disconnect, frame,
+    packet_id_only, publish, reason,
 };
 use super::link::{Cause, Link};
 use super::outbound::Outgoing;
 use super::router::{Accepted, Key, Peer, out_publish};
 use super::shell::Shell;
-use super::Written;
 
 /// Bytes read at once.
 const READ: usize = 64 << 10;
@@ -66,7 +66,9 @@ where
         return;
     };
     let limit = settings.max_packet.min(LARGEST_CONNECT);
-    let Ok(Ok((request, rest))) = timeout_at(deadline.into(), read_connect(&mut stream, limit)).await else {
+    let Ok(Ok((request, rest))) =
+        timeout_at(deadline.into(), read_connect(&mut stream, limit)).await
+    else {
         return;
     };
     let version = request.version;
@@ -81,15 +83,23 @@ where
     };
     let link = shell.new_link();
     let accepted = verdict.and_then(|identity| {
-        let peer = Peer { address: origin.address, user: identity.user, rights: identity.rights };
+        let peer = Peer {
+            address: origin.address,
+            user: identity.user,
+            rights: identity.rights,
+        };
         shell
             .with(|router| router.connect(Instant::now(), request, &peer, &link))
             .unwrap_or(Err(reason::SERVER_UNAVAILABLE))
     });
     match accepted {
         Ok(accepted) => {
-            let guard = Detach { shell: Arc::clone(&shell), key: accepted.key };
-            let mut connection = Connection::new(stream, shell, link, accepted, settings.max_packet);
+            let guard = Detach {
+                shell: Arc::clone(&shell),
+                key: accepted.key,
+            };
+            let mut connection =
+                Connection::new(stream, shell, link, accepted, settings.max_packet);
             connection.receive_maximum = usize::from(settings.limits.receive_maximum.max(1));
             connection.max_memory = settings.max_memory;
             connection.run(rest).await;
@@ -108,13 +118,22 @@ struct Detach {
 impl Drop for Detach {
     fn drop(&mut self) {
         // A failure is recorded by the shell itself.
-        let _ = self.shell.with(|router| router.disconnect(Instant::now(), self.key, Cause::Socket));
+        let _ = self
+            .shell
+            .with(|router| router.disconnect(Instant::now(), self.key, Cause::Socket));
     }
 }
 
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, version: Version, code: u8) {
     let mut out = Vec::new();
-    connack(&mut out, version, &Connack { reason: code, ..Connack::default() });
+    connack(
+        &mut out,
+        version,
+        &Connack {
+            reason: code,
+            ..Connack::default()
+        },
+    );
     farewell(stream, &out).await;
 }
 
@@ -155,7 +174,8 @@ where
                 Ok(Packet::Connect(connect)) => Ok((*connect, buffer.freeze())),
                 Ok(_) => Err(()),
                 Err(error) => {
-                    let v5 = body.get(6) == Some(&5) || matches!(error, DecodeError::Version(level) if level > 5);
+                    let v5 = body.get(6) == Some(&5)
+                        || matches!(error, DecodeError::Version(level) if level > 5);
                     let version = if v5 { Version::V5 } else { Version::V311 };
                     if v5 || matches!(error, DecodeError::Version(_)) {
                         refuse(stream, version, error.reason()).await;
@@ -205,7 +225,13 @@ enum Turn {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn new(stream: S, shell: Arc<Shell>, link: Arc<Link>, accepted: Accepted, max_packet: usize) -> Self {
+    fn new(
+        stream: S,
+        shell: Arc<Shell>,
+        link: Arc<Link>,
+        accepted: Accepted,
+        max_packet: usize,
+    ) -> Self {
         Self {
             stream,
             shell,
@@ -233,7 +259,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         drop(rest);
         let link = Arc::clone(&self.link);
         let far = Duration::from_secs(86_400);
-        let mut clock = pin!(sleep_until((self.last_heard + self.patience.unwrap_or(far)).into()));
+        let mut clock = pin!(sleep_until(
+            (self.last_heard + self.patience.unwrap_or(far)).into()
+        ));
         while cause.is_none() {
             cause = link.stopped();
             if cause.is_some() {
@@ -248,7 +276,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let cause = cause.unwrap_or(Cause::Socket);
         // A failure is recorded by the shell itself.
-        let _ = self.shell.with(|router| router.disconnect(Instant::now(), self.key, cause));
+        let _ = self
+            .shell
+            .with(|router| router.disconnect(Instant::now(), self.key, cause));
         self.shell.hold(self.partial.len(), 0);
         if let Some(code) = cause.reason() {
             let mut out = self.out.split_off(self.written.min(self.out.len()));
@@ -271,7 +301,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Poll::Ready(Err(_)) => return Poll::Ready(Turn::End(Cause::Socket)),
             _ => {}
         }
-        let held_back = self.shell.is_paused(&self.link) || self.link.waiting_acks() >= self.receive_maximum;
+        let held_back =
+            self.shell.is_paused(&self.link) || self.link.waiting_acks() >= self.receive_maximum;
         if !held_back && self.out.len() - self.written < STOP_READING {
             match self.poll_read(cx) {
                 Poll::Ready(Ok(())) => return Poll::Ready(Turn::Go),
@@ -294,7 +325,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if due <= now && self.patience.is_some() {
                 return Poll::Ready(Turn::End(Cause::KeepAlive));
             }
-            clock.as_mut().reset(due.max(now + Duration::from_millis(1)).into());
+            clock
+                .as_mut()
+                .reset(due.max(now + Duration::from_millis(1)).into());
         }
         Poll::Pending
     }
@@ -353,14 +386,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let before = self.partial.len();
         if self.partial.is_empty() {
             let used = self.handle(data, None, now)?;
-            self.partial.extend_from_slice(data.get(used..).unwrap_or_default());
+            self.partial
+                .extend_from_slice(data.get(used..).unwrap_or_default());
         } else {
             self.partial.extend_from_slice(data);
-            let found = frame(&self.partial, self.max_packet).map_err(|e| Cause::Protocol(e.reason()))?;
+            let found =
+                frame(&self.partial, self.max_packet).map_err(|e| Cause::Protocol(e.reason()))?;
             if found.is_some_and(|f| f.total <= self.partial.len()) {
                 let whole = std::mem::take(&mut self.partial).freeze();
                 let used = self.handle(&whole, Some(&whole), now)?;
-                self.partial.extend_from_slice(whole.get(used..).unwrap_or_default());
+                self.partial
+                    .extend_from_slice(whole.get(used..).unwrap_or_default());
             }
         }
         if self.partial.is_empty() && self.partial.capacity() > 0 {
@@ -376,7 +412,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Handles all complete packets of a buffer; bytes used.
-    fn handle(&mut self, buffer: &[u8], owner: Option<&Bytes>, now: Instant) -> Result<usize, Cause> {
+    fn handle(
+        &mut self,
+        buffer: &[u8],
+        owner: Option<&Bytes>,
+        now: Instant,
+    ) -> Result<usize, Cause> {
         let mut used = 0;
         loop {
             let mut packets = Vec::new();
@@ -431,7 +472,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         return (Err(cause), false);
                     }
                 }
-                let more = waiting >= FILL || router.take(now, key, FILL - waiting, &mut control, batch);
+                let more =
+                    waiting >= FILL || router.take(now, key, FILL - waiting, &mut control, batch);
                 (Ok(()), more)
             })
             .map_err(|_| Cause::Shutdown)?;
@@ -448,7 +490,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let now = Instant::now();
             let (key, batch) = (self.key, &mut self.batch);
             let mut control = Vec::new();
-            let taken = self.shell.with(|router| router.take(now, key, FILL - waiting, &mut control, batch));
+            let taken = self
+                .shell
+                .with(|router| router.take(now, key, FILL - waiting, &mut control, batch));
             self.out.append(&mut control);
             self.more = taken.unwrap_or(false);
             self.encode(now);

@@ -105,7 +105,11 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(id: u64) -> Arc<Self> {
-        Arc::new(Self { id, state: Mutex::default(), notify: Notify::new() })
+        Arc::new(Self {
+            id,
+            state: Mutex::default(),
+            notify: Notify::new(),
+        })
     }
 
     /// Plain data that no panic can leave half changed: a poisoned lock is taken as it is.
@@ -146,7 +150,9 @@ impl Link {
     pub(crate) fn complete_ack(&self, slot: u64, code: u8) {
         let mut state = self.state();
         let acks = &mut state.acks;
-        let place = slot.checked_sub(acks.base).and_then(|i| usize::try_from(i).ok());
+        let place = slot
+            .checked_sub(acks.base)
+            .and_then(|i| usize::try_from(i).ok());
         if let Some(slot) = place.and_then(|i| acks.slots.get_mut(i)) {
             slot.code = Some(code);
         }
@@ -160,7 +166,12 @@ impl Link {
     /// Appends the acknowledgements whose turn has come.
     pub(crate) fn drain_acks(&self, version: Version, out: &mut Vec<u8>) {
         let acks = &mut self.state().acks;
-        while let Some(Slot { pid, first, code: Some(code) }) = acks.slots.front() {
+        while let Some(Slot {
+            pid,
+            first,
+            code: Some(code),
+        }) = acks.slots.front()
+        {
             packet_id_only(out, version, *first, *pid, *code);
             acks.at_least_once -= usize::from(*first == PUBACK);
             acks.slots.pop_front();

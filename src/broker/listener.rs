@@ -42,7 +42,12 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 pub(crate) type SharedTls = Arc<RwLock<Arc<ServerConfig>>>;
 
 /// Accepts connections until the task is dropped.
-pub(crate) async fn accept(listener: TcpListener, shell: Arc<Shell>, door: Door, tls: Option<SharedTls>) {
+pub(crate) async fn accept(
+    listener: TcpListener,
+    shell: Arc<Shell>,
+    door: Door,
+    tls: Option<SharedTls>,
+) {
     loop {
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -53,15 +58,22 @@ pub(crate) async fn accept(listener: TcpListener, shell: Arc<Shell>, door: Door,
             }
         };
         let deadline = Instant::now() + door.connect_timeout;
-        let (admission, fits) = shell.admit(address.ip(), door.connections, door.connections_per_address);
+        let (admission, fits) =
+            shell.admit(address.ip(), door.connections, door.connections_per_address);
         // Some room is left to tell those that are one too many.
-        if fits.is_err() && shell.open() > door.connections.saturating_add(door.connections / 8 + 64) {
+        if fits.is_err()
+            && shell.open() > door.connections.saturating_add(door.connections / 8 + 64)
+        {
             continue;
         }
         // Small packets must not wait for each other; a socket that refuses this still works.
         let _ = stream.set_nodelay(true);
         let shell = Arc::clone(&shell);
-        let origin = Origin { address, certificate: None, refuse: fits.err() };
+        let origin = Origin {
+            address,
+            certificate: None,
+            refuse: fits.err(),
+        };
         match &tls {
             None => tokio::spawn(async move {
                 serve(stream, shell, origin, deadline).await;
@@ -88,7 +100,11 @@ async fn serve_tls(
 ) {
     match timeout_at(deadline.into(), TlsAcceptor::from(config).accept(stream)).await {
         Ok(Ok(stream)) => {
-            let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let shown = stream
+                .get_ref()
+                .1
+                .peer_certificates()
+                .and_then(<[_]>::first);
             if let Some(certificate) = shown {
                 // A certificate without a name is nobody we know.
                 let Some(name) = common_name(certificate) else {
@@ -98,7 +114,9 @@ async fn serve_tls(
             }
             serve(stream, shell, origin, deadline).await;
         }
-        Ok(Err(error)) => tracing::debug!(%error, address = %origin.address, "TLS handshake failed"),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, address = %origin.address, "TLS handshake failed")
+        }
         Err(_) => tracing::debug!(address = %origin.address, "TLS handshake took too long"),
     }
 }

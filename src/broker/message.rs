@@ -43,7 +43,8 @@ impl Message {
 
 /// The instant `seconds` from now; far beyond any uptime where the clock can't hold it.
 pub(crate) fn after(now: Instant, seconds: u32) -> Instant {
-    now.checked_add(Duration::from_secs(u64::from(seconds))).unwrap_or(now)
+    now.checked_add(Duration::from_secs(u64::from(seconds)))
+        .unwrap_or(now)
 }
 
 /// A message in a session's queue or under way to its client.

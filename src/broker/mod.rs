@@ -46,8 +46,14 @@ pub fn check(config: &config::Config) -> Vec<String> {
     if let Err(error) = auth::Access::load(config) {
         wrong.push(with_causes(&error));
     }
-    if config.anonymous == config::Anonymous::Never && config.users_file.is_none() && config.tls.is_none() {
-        wrong.push("mqtt.anonymous = \"never\" without mqtt.users_file or mqtt.tls: nobody could connect".to_owned());
+    if config.anonymous == config::Anonymous::Never
+        && config.users_file.is_none()
+        && config.tls.is_none()
+    {
+        wrong.push(
+            "mqtt.anonymous = \"never\" without mqtt.users_file or mqtt.tls: nobody could connect"
+                .to_owned(),
+        );
     }
     if let Some(error) = config.tls.as_ref().and_then(|tls| tls::load(tls).err()) {
         wrong.push(format!("mqtt.tls: {}", with_causes(&error)));

@@ -14,7 +14,6 @@ pub use super::shell::Failure;
 
 use super::auth::Access;
 pub use super::auth::AccessError;
-pub use super::tls::TlsError;
 use super::config::Config;
 use super::link::Cause;
 use super::listener::{Door, SharedTls, accept, bind};
@@ -22,6 +21,7 @@ use super::persist::{self, Outbox};
 use super::router::{Moment, Router, Settings};
 use super::shell::Shell;
 use super::tls;
+pub use super::tls::TlsError;
 use super::topic::TopicCheck;
 use super::{BrokerStats, Delivery, Handle, Publish, PublishError};
 
@@ -88,7 +88,9 @@ impl NativeBroker {
     /// # Errors
     /// [`StartError`] where files are not usable.
     pub fn start(setup: Setup) -> Result<Self, StartError> {
-        let instance = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0));
+        let instance = SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0));
         let settings = Settings::new(&setup.config, setup.taps, setup.topic_check, instance);
         let tls = match &setup.config.tls {
             Some(tls) => Some(Arc::new(RwLock::new(tls::load(tls)?))),
@@ -97,7 +99,10 @@ impl NativeBroker {
         let mut router = Router::new(settings);
         let mut outbox = None;
         if let Some(dir) = &setup.state_dir {
-            let wrong = |source| StartError::State { dir: dir.clone(), source };
+            let wrong = |source| StartError::State {
+                dir: dir.clone(),
+                source,
+            };
             router.restore(persist::load(dir).map_err(wrong)?, Moment::present());
             router.record_changes();
             outbox = Some(Arc::new(Outbox::default()));
@@ -111,11 +116,16 @@ impl NativeBroker {
         ];
         let mut writer = None;
         if let (Some(outbox), Some(dir)) = (outbox, setup.state_dir) {
-            tasks.push(tokio::spawn(Arc::clone(&shell).run_saves(Arc::clone(&outbox))));
+            tasks.push(tokio::spawn(
+                Arc::clone(&shell).run_saves(Arc::clone(&outbox)),
+            ));
             let (shell, queue, place) = (Arc::clone(&shell), Arc::clone(&outbox), dir.clone());
             let thread = thread::Builder::new().name("mqtt-state".to_owned());
             let spawned = thread.spawn(move || persist::run(&shell, &queue, &place));
-            writer = Some((outbox, spawned.map_err(|source| StartError::State { dir, source })?));
+            writer = Some((
+                outbox,
+                spawned.map_err(|source| StartError::State { dir, source })?,
+            ));
         }
         Ok(Self {
             shell,
@@ -150,13 +160,19 @@ impl NativeBroker {
         let plain = bind_all(&self.config.listen)?;
         let secure = bind_all(self.config.tls.as_ref().map_or(&[], |tls| &tls.listen))?;
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
-        for (listeners, addresses, tls) in
-            [(plain, &self.addresses, None), (secure, &self.tls_addresses, self.tls.clone())]
-        {
+        for (listeners, addresses, tls) in [
+            (plain, &self.addresses, None),
+            (secure, &self.tls_addresses, self.tls.clone()),
+        ] {
             let mut addresses = addresses.lock().unwrap_or_else(PoisonError::into_inner);
             for (address, listener) in listeners {
                 addresses.push(address);
-                doors.push(tokio::spawn(accept(listener, Arc::clone(&self.shell), door, tls.clone())));
+                doors.push(tokio::spawn(accept(
+                    listener,
+                    Arc::clone(&self.shell),
+                    door,
+                    tls.clone(),
+                )));
             }
         }
         Ok(())
@@ -165,13 +181,19 @@ impl NativeBroker {
     /// Plain-TCP addresses that are bound, in the order of the configuration.
     #[must_use]
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// TLS addresses that are bound, in the order of the configuration.
     #[must_use]
     pub fn tls_addrs(&self) -> Vec<SocketAddr> {
-        self.tls_addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tls_addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Reads users, rights, certificate, key, client authorities and CRL again. Sessions go on with the rights they have; connections to come get the new ones.
@@ -184,7 +206,11 @@ impl NativeBroker {
             let fresh = tls::load(tls)?;
             *shared.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         }
-        *self.shell.access.write().unwrap_or_else(PoisonError::into_inner) = access;
+        *self
+            .shell
+            .access
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = access;
         Ok(())
     }
 
@@ -197,7 +223,12 @@ impl NativeBroker {
     /// Closes the listeners, tells every client that the server shuts down, and waits until they are gone, at most
     /// until `deadline`. Wills are not sent: a stop of the gateway says nothing about its clients.
     pub async fn stop(&self, deadline: Instant) {
-        for door in self.doors.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for door in self
+            .doors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+        {
             door.abort();
         }
         let links = self.shell.with(|router| {
@@ -213,7 +244,11 @@ impl NativeBroker {
         for task in &self.tasks {
             task.abort();
         }
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let writer = self
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some((outbox, thread)) = writer {
             outbox.stop();
             // Its last write is on the way; a panic in it has been told as a failure of the core.
@@ -234,8 +269,23 @@ impl Handle for NativeBroker {
     }
 
     fn stats(&self) -> BrokerStats {
-        let counted = self.shell.with(|router| (router.gauges(), router.dropped.list(), router.refused.list()));
-        let ([connections, sessions, retained, publishes], dropped, refused) = counted.unwrap_or_default();
-        BrokerStats { engine: "native", connections, sessions, retained, publishes, dropped, refused }
+        let counted = self.shell.with(|router| {
+            (
+                router.gauges(),
+                router.dropped.list(),
+                router.refused.list(),
+            )
+        });
+        let ([connections, sessions, retained, publishes], dropped, refused) =
+            counted.unwrap_or_default();
+        BrokerStats {
+            engine: "native",
+            connections,
+            sessions,
+            retained,
+            publishes,
+            dropped,
+            refused,
+        }
     }
 }

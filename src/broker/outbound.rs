@@ -137,7 +137,9 @@ impl Outbound {
 
     /// Whether [`Self::pop`] would give something.
     pub(crate) fn is_ready(&self, receive_maximum: u16) -> bool {
-        !self.low.is_empty() || self.window_open(receive_maximum) && (self.sent < self.inflight.len() || !self.high.is_empty())
+        !self.low.is_empty()
+            || self.window_open(receive_maximum)
+                && (self.sent < self.inflight.len() || !self.high.is_empty())
     }
 
     fn window_open(&self, receive_maximum: u16) -> bool {
@@ -152,32 +154,54 @@ impl Outbound {
             self.sent += 1;
             let dup = std::mem::replace(&mut entry.dup, true);
             return Some(match &entry.item {
-                Some(item) => Outgoing::Publish { item: item.clone(), pid: entry.pid, dup },
+                Some(item) => Outgoing::Publish {
+                    item: item.clone(),
+                    pid: entry.pid,
+                    dup,
+                },
                 None => Outgoing::Pubrel(entry.pid),
             });
         }
         let pid = next_pid(self.last_pid);
         let free = self.inflight.front().is_none_or(|front| front.pid != pid);
-        let high = if open && free { self.high.front().map(|(order, _)| *order) } else { None };
+        let high = if open && free {
+            self.high.front().map(|(order, _)| *order)
+        } else {
+            None
+        };
         let low = self.low.front().map(|(order, _)| *order);
         if low.is_some_and(|low| high.is_none_or(|high| low < high)) {
             let (_, item) = self.low.pop_front()?;
             self.bytes = self.bytes.saturating_sub(item.message.size());
-            return Some(Outgoing::Publish { item, pid: 0, dup: false });
+            return Some(Outgoing::Publish {
+                item,
+                pid: 0,
+                dup: false,
+            });
         }
         high?;
         let (_, item) = self.high.pop_front()?;
         self.changed = true;
         self.last_pid = pid;
-        self.inflight.push_back(Inflight { pid, item: Some(item.clone()), dup: true });
+        self.inflight.push_back(Inflight {
+            pid,
+            item: Some(item.clone()),
+            dup: true,
+        });
         self.sent += 1;
-        Some(Outgoing::Publish { item, pid, dup: false })
+        Some(Outgoing::Publish {
+            item,
+            pid,
+            dup: false,
+        })
     }
 
     fn position(&self, pid: u16) -> Option<usize> {
         let front = self.inflight.front()?.pid;
         let distance = |p: u16| p.wrapping_sub(front);
-        self.inflight.binary_search_by_key(&distance(pid), |e| distance(e.pid)).ok()
+        self.inflight
+            .binary_search_by_key(&distance(pid), |e| distance(e.pid))
+            .ok()
     }
 
     /// Ends the exchange of a packet id (PUBACK, PUBCOMP, or an error in PUBREC, or a message that is not sent
@@ -192,7 +216,9 @@ impl Outbound {
             return false;
         };
         self.changed = true;
-        self.bytes = self.bytes.saturating_sub(entry.item.map_or(0, |i| i.message.size()));
+        self.bytes = self
+            .bytes
+            .saturating_sub(entry.item.map_or(0, |i| i.message.size()));
         true
     }
 
@@ -208,7 +234,11 @@ impl Outbound {
         let Some(entry) = self.position(pid).and_then(|at| self.inflight.get_mut(at)) else {
             return false;
         };
-        if entry.item.as_ref().is_some_and(|i| i.qos != Qos::ExactlyOnce) {
+        if entry
+            .item
+            .as_ref()
+            .is_some_and(|i| i.qos != Qos::ExactlyOnce)
+        {
             return false;
         }
         self.changed = true;
@@ -252,7 +282,10 @@ mod tests {
     use super::*;
     use crate::broker::message::Message;
 
-    const WIDE: QueueLimits = QueueLimits { messages: 1_000_000, bytes: usize::MAX };
+    const WIDE: QueueLimits = QueueLimits {
+        messages: 1_000_000,
+        bytes: usize::MAX,
+    };
 
     fn item(n: u32, qos: Qos) -> Item {
         let message = Message {
@@ -264,15 +297,23 @@ mod tests {
             expires: None,
             on_written: None,
         };
-        Item { message: Arc::new(message), qos, retain: false, stored: false, ids: None }
+        Item {
+            message: Arc::new(message),
+            qos,
+            retain: false,
+            stored: false,
+            ids: None,
+        }
     }
 
     fn drain(out: &mut Outbound, receive_maximum: u16) -> Vec<(String, u16, bool)> {
         std::iter::from_fn(|| out.pop(receive_maximum))
             .map(|o| match o {
-                Outgoing::Publish { item, pid, dup } => {
-                    (String::from_utf8(item.message.payload.to_vec()).unwrap(), pid, dup)
-                }
+                Outgoing::Publish { item, pid, dup } => (
+                    String::from_utf8(item.message.payload.to_vec()).unwrap(),
+                    pid,
+                    dup,
+                ),
                 Outgoing::Pubrel(pid) => ("rel".to_owned(), pid, false),
             })
             .collect()
@@ -299,7 +340,11 @@ mod tests {
         }
         let order: Vec<String> = all.iter().map(|(p, _, _)| p.clone()).collect();
         assert_eq!(order, (0..1005).map(|n| n.to_string()).collect::<Vec<_>>());
-        assert!(all.iter().enumerate().all(|(i, (_, _, dup))| *dup == (i < 10)));
+        assert!(
+            all.iter()
+                .enumerate()
+                .all(|(i, (_, _, dup))| *dup == (i < 10))
+        );
         assert_eq!(out.bytes(), 0);
     }
 
@@ -318,11 +363,17 @@ mod tests {
 
     #[test]
     fn the_oldest_qos_0_gives_way_and_qos_1_is_never_dropped_for_it() {
-        let limits = QueueLimits { messages: 2, bytes: usize::MAX };
+        let limits = QueueLimits {
+            messages: 2,
+            bytes: usize::MAX,
+        };
         let mut out = Outbound::default();
         out.push(item(0, Qos::AtMostOnce), limits);
         out.push(item(1, Qos::AtLeastOnce), limits);
-        assert_eq!(out.push(item(2, Qos::AtLeastOnce), limits), Pushed::Queued { dropped: 1 });
+        assert_eq!(
+            out.push(item(2, Qos::AtLeastOnce), limits),
+            Pushed::Queued { dropped: 1 }
+        );
         assert_eq!(out.push(item(3, Qos::AtMostOnce), limits), Pushed::Full);
         let left: Vec<String> = drain(&mut out, 5).into_iter().map(|(p, _, _)| p).collect();
         assert_eq!(left, ["1", "2"]);
@@ -331,10 +382,16 @@ mod tests {
     #[test]
     fn qos_0_passes_a_closed_window_and_keeps_its_place_otherwise() {
         let mut out = Outbound::default();
-        for (n, qos) in [(0, Qos::AtLeastOnce), (1, Qos::AtMostOnce), (2, Qos::AtLeastOnce), (3, Qos::AtMostOnce)] {
+        for (n, qos) in [
+            (0, Qos::AtLeastOnce),
+            (1, Qos::AtMostOnce),
+            (2, Qos::AtLeastOnce),
+            (3, Qos::AtMostOnce),
+        ] {
             out.push(item(n, qos), WIDE);
         }
-        let names = |v: Vec<(String, u16, bool)>| v.into_iter().map(|(p, _, _)| p).collect::<Vec<_>>();
+        let names =
+            |v: Vec<(String, u16, bool)>| v.into_iter().map(|(p, _, _)| p).collect::<Vec<_>>();
         assert_eq!(names(drain(&mut out, 1)), ["0", "1", "3"]);
         out.finish(1);
         assert_eq!(names(drain(&mut out, 1)), ["2"]);
@@ -351,7 +408,10 @@ mod tests {
             assert!(sent[0].1 != 1 && out.finish(sent[0].1));
         }
         out.push(item(7, Qos::AtLeastOnce), WIDE);
-        assert!(drain(&mut out, u16::MAX).is_empty(), "id 1 is still under way");
+        assert!(
+            drain(&mut out, u16::MAX).is_empty(),
+            "id 1 is still under way"
+        );
         assert!(out.finish(1));
         assert_eq!(drain(&mut out, u16::MAX)[0].1, 1);
     }

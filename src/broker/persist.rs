@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -56,7 +56,10 @@ impl Outbox {
 
     /// Has the writer write what waits and end.
     pub(crate) fn stop(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .stop = true;
         self.ready.notify_one();
     }
 
@@ -64,8 +67,15 @@ impl Outbox {
     fn take(&self) -> (Vec<u8>, bool, bool) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = |s: &mut State| s.waiting.is_empty() && !s.overrun && !s.stop;
-        let mut state = self.ready.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
-        (std::mem::take(&mut state.waiting), state.overrun, state.stop)
+        let mut state = self
+            .ready
+            .wait_while(state, idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        (
+            std::mem::take(&mut state.waiting),
+            state.overrun,
+            state.stop,
+        )
     }
 }
 
@@ -80,7 +90,11 @@ pub(crate) fn load(dir: &Path) -> io::Result<Vec<Record>> {
     };
     let (records, lost) = decode_all(&Bytes::from(bytes));
     if lost > 0 {
-        tracing::warn!(bytes = lost, records = records.len(), "the broker's state file was damaged; the rest is kept");
+        tracing::warn!(
+            bytes = lost,
+            records = records.len(),
+            "the broker's state file was damaged; the rest is kept"
+        );
     }
     Ok(records)
 }
@@ -97,7 +111,7 @@ fn rewrite(dir: &Path, content: &[u8]) -> io::Result<File> {
 }
 
 /// The writer, on a thread of its own until [`Outbox::stop`].
-pub(crate) fn run(shell: &Arc<Shell>, outbox: &Outbox, dir: &PathBuf) {
+pub(crate) fn run(shell: &Arc<Shell>, outbox: &Outbox, dir: &Path) {
     if let Err(error) = write(shell, outbox, dir) {
         tracing::error!(%error, dir = %dir.display(), "the broker's state can't be written");
         shell.fail(Failure::Storage);

@@ -124,7 +124,10 @@ pub(crate) fn encode(record: &Record, out: &mut Vec<u8>) {
             for (filter, o, id) in &s.subscriptions {
                 w.bytes(filter.as_bytes());
                 let handling = o.retain_handling as u8;
-                w.u8(o.qos as u8 | u8::from(o.no_local) << 2 | u8::from(o.retain_as_published) << 3 | handling << 4);
+                w.u8(o.qos as u8
+                    | u8::from(o.no_local) << 2
+                    | u8::from(o.retain_as_published) << 3
+                    | handling << 4);
                 w.u32(id.unwrap_or(0));
             }
             w.count(s.received.len());
@@ -159,7 +162,10 @@ pub(crate) fn encode(record: &Record, out: &mut Vec<u8>) {
         }
     }
     let body = out.get(start + HEADER..).unwrap_or_default();
-    let (length, crc) = (u32::try_from(body.len()).unwrap_or(u32::MAX), crc32c::crc32c(body));
+    let (length, crc) = (
+        u32::try_from(body.len()).unwrap_or(u32::MAX),
+        crc32c::crc32c(body),
+    );
     if let Some(header) = out.get_mut(start + MAGIC.len()..start + HEADER) {
         let (a, b) = header.split_at_mut(4);
         a.copy_from_slice(&length.to_le_bytes());
@@ -202,14 +208,26 @@ impl Cursor {
         let (topic, payload) = (self.text()?, self.bytes()?);
         let flags = self.u8()?;
         let (forward, expires_ms) = (self.bytes()?, u64::from_le_bytes(self.array()?));
-        Some(SavedMessage { topic, payload, qos: qos(flags), retain: flags & 4 != 0, forward, expires_ms })
+        Some(SavedMessage {
+            topic,
+            payload,
+            qos: qos(flags),
+            retain: flags & 4 != 0,
+            forward,
+            expires_ms,
+        })
     }
     fn item(&mut self) -> Option<SavedItem> {
         let message = self.message()?;
         let flags = self.u8()?;
         let n = self.count()?;
         let ids = (0..n).map(|_| self.u32()).collect::<Option<_>>()?;
-        Some(SavedItem { message, qos: qos(flags), retain: flags & 4 != 0, ids })
+        Some(SavedItem {
+            message,
+            qos: qos(flags),
+            retain: flags & 4 != 0,
+            ids,
+        })
     }
     fn record(&mut self) -> Option<Record> {
         Some(match self.u8()? {
@@ -224,7 +242,13 @@ impl Cursor {
                 let n = self.count()?;
                 let received = (0..n).map(|_| self.u16()).collect::<Option<_>>()?;
                 let user = (named == 1).then_some(user);
-                Record::Session(SavedSession { client, user, expiry, subscriptions, received })
+                Record::Session(SavedSession {
+                    client,
+                    user,
+                    expiry,
+                    subscriptions,
+                    received,
+                })
             }
             4 => Record::Gone(self.text()?),
             5 => Record::Queued(self.text()?, self.item()?),
@@ -233,7 +257,11 @@ impl Cursor {
                 let n = self.count()?;
                 let inflight = (0..n).map(|_| self.inflight()).collect::<Option<_>>()?;
                 let n = self.count()?;
-                Record::Messages(client, inflight, (0..n).map(|_| self.item()).collect::<Option<_>>()?)
+                Record::Messages(
+                    client,
+                    inflight,
+                    (0..n).map(|_| self.item()).collect::<Option<_>>()?,
+                )
             }
             _ => return None,
         })
@@ -254,7 +282,11 @@ impl Cursor {
     }
     fn inflight(&mut self) -> Option<(u16, bool, Option<SavedItem>)> {
         let (pid, flags) = (self.u16()?, self.u8()?);
-        let item = if flags & 2 != 0 { Some(self.item()?) } else { None };
+        let item = if flags & 2 != 0 {
+            Some(self.item()?)
+        } else {
+            None
+        };
         Some((pid, flags & 1 != 0, item))
     }
 }
@@ -313,7 +345,12 @@ mod tests {
             forward: Bytes::from_static(b"\x01\x01"),
             expires_ms: 7,
         };
-        let item = |n| SavedItem { message: message(n), qos: Qos::ExactlyOnce, retain: false, ids: vec![1, 300] };
+        let item = |n| SavedItem {
+            message: message(n),
+            qos: Qos::ExactlyOnce,
+            retain: false,
+            ids: vec![1, 300],
+        };
         let options = Options {
             qos: Qos::ExactlyOnce,
             no_local: true,
@@ -327,11 +364,18 @@ mod tests {
                 client: "c".to_owned(),
                 user: Some("u".to_owned()),
                 expiry: 9,
-                subscriptions: vec![("a/#".to_owned(), options, Some(4)), ("b".to_owned(), options, None)],
+                subscriptions: vec![
+                    ("a/#".to_owned(), options, Some(4)),
+                    ("b".to_owned(), options, None),
+                ],
                 received: vec![1, 2],
             }),
             Record::Queued("c".to_owned(), item(2)),
-            Record::Messages("c".to_owned(), vec![(1, true, Some(item(3))), (2, true, None)], vec![item(4)]),
+            Record::Messages(
+                "c".to_owned(),
+                vec![(1, true, Some(item(3))), (2, true, None)],
+                vec![item(4)],
+            ),
             Record::Gone("c".to_owned()),
         ]
     }

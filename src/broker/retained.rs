@@ -58,8 +58,12 @@ impl Retained {
         if !self.expiring {
             return Vec::new();
         }
-        let gone: Vec<Arc<str>> =
-            self.map.values().filter(|m| m.is_expired(now)).map(|m| Arc::clone(&m.topic)).collect();
+        let gone: Vec<Arc<str>> = self
+            .map
+            .values()
+            .filter(|m| m.is_expired(now))
+            .map(|m| Arc::clone(&m.topic))
+            .collect();
         for topic in &gone {
             self.remove(topic);
         }
@@ -69,10 +73,16 @@ impl Retained {
 
     /// Those that a filter matches. Only names that begin with the filter's levels before its first wildcard are
     /// looked at.
-    pub(crate) fn find<'a>(&'a self, filter: &'a str, now: Instant) -> impl Iterator<Item = &'a Arc<Message>> {
+    pub(crate) fn find<'a>(
+        &'a self,
+        filter: &'a str,
+        now: Instant,
+    ) -> impl Iterator<Item = &'a Arc<Message>> {
         let prefix = match filter.find(['+', '#']) {
             // `a/#` matches `a` too: the range begins before the slash.
-            Some(at) => filter.get(..at).map_or("", |p| p.strip_suffix('/').unwrap_or(p)),
+            Some(at) => filter
+                .get(..at)
+                .map_or("", |p| p.strip_suffix('/').unwrap_or(p)),
             None => filter,
         };
         self.map

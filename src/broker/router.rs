@@ -53,8 +53,14 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(config: &Config, taps: Vec<String>, topic_check: Option<TopicCheck>, instance: u64) -> Self {
-        let size = |b: crate::config::quantity::ByteSize| usize::try_from(b.0).unwrap_or(usize::MAX);
+    pub(crate) fn new(
+        config: &Config,
+        taps: Vec<String>,
+        topic_check: Option<TopicCheck>,
+        instance: u64,
+    ) -> Self {
+        let size =
+            |b: crate::config::quantity::ByteSize| usize::try_from(b.0).unwrap_or(usize::MAX);
         Self {
             limits: config.limits.clone(),
             max_packet: size(config.max_packet),
@@ -222,7 +228,8 @@ impl Router {
 
     /// The session of a connection, if that is still its present one.
     fn linked(&mut self, key: Key) -> Option<&mut Session> {
-        self.session_mut(key.session).filter(|s| s.is_linked(key.link))
+        self.session_mut(key.session)
+            .filter(|s| s.is_linked(key.link))
     }
 
     fn note(&mut self, change: Change) {
@@ -266,7 +273,11 @@ impl Router {
         control: &mut Vec<u8>,
         out: &mut Vec<Outgoing>,
     ) -> bool {
-        let Some(session) = self.sessions.get_mut(key.session as usize).and_then(Option::as_deref_mut) else {
+        let Some(session) = self
+            .sessions
+            .get_mut(key.session as usize)
+            .and_then(Option::as_deref_mut)
+        else {
             return false;
         };
         let version = session.version;
@@ -315,18 +326,27 @@ impl Router {
     pub(crate) fn has_subscriber(&self, topic: &str) -> bool {
         let found = self.subscriptions.find(topic);
         let connected = |index| self.session(index).is_some_and(|s| s.attached.is_some());
-        found.hits.iter().any(|h| connected(h.session)) || found.groups.iter().flatten().any(|s| connected(s.session))
+        found.hits.iter().any(|h| connected(h.session))
+            || found.groups.iter().flatten().any(|s| connected(s.session))
     }
 
     /// Connections, sessions, retained messages and accepted publishes.
     pub(crate) fn gauges(&self) -> [u64; 4] {
         let n = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-        [self.connections, n(self.by_client.len()), n(self.retained.len()), self.publishes]
+        [
+            self.connections,
+            n(self.by_client.len()),
+            n(self.retained.len()),
+            self.publishes,
+        ]
     }
 
     /// Links of all connections.
     pub(crate) fn links(&self) -> impl Iterator<Item = &Arc<Link>> {
-        self.sessions.iter().flatten().filter_map(|s| Some(&s.attached.as_ref()?.link))
+        self.sessions
+            .iter()
+            .flatten()
+            .filter_map(|s| Some(&s.attached.as_ref()?.link))
     }
 
     /// From now on no connection is accepted.
@@ -354,7 +374,8 @@ pub(crate) fn out_publish(item: &Item, pid: u16, dup: bool, now: Instant) -> Out
 
 /// A will's message expiry begins when it is sent.
 fn will_expiry(will: &Will, now: Instant) -> Option<Instant> {
-    will.expiry.map(|seconds| super::message::after(now, seconds))
+    will.expiry
+        .map(|seconds| super::message::after(now, seconds))
 }
 
 /// QoS that a subscriber gets.

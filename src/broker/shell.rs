@@ -62,9 +62,17 @@ pub(crate) struct Shell {
 const SAVE: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Shell {
-    pub(crate) fn new(router: Router, sink: mpsc::Sender<Delivery>, access: Access, outbox: Option<Arc<Outbox>>) -> Arc<Self> {
+    pub(crate) fn new(
+        router: Router,
+        sink: mpsc::Sender<Delivery>,
+        access: Access,
+        outbox: Option<Arc<Outbox>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            guarded: Mutex::new(Guarded { router, armed: None }),
+            guarded: Mutex::new(Guarded {
+                router,
+                armed: None,
+            }),
             sink,
             paused: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -160,7 +168,8 @@ impl Shell {
                 }
             }
             self.paused.store(false, Ordering::Release);
-            let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            let waiting =
+                std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             for link in waiting {
                 link.wake();
             }
@@ -185,7 +194,10 @@ impl Shell {
                 () = tokio::time::sleep_until(next.unwrap_or(far).into()) => {}
                 () = self.timer.notified() => continue,
             }
-            if self.with(|router| router.handle_timeout(Instant::now())).is_err() {
+            if self
+                .with(|router| router.handle_timeout(Instant::now()))
+                .is_err()
+            {
                 return;
             }
         }
@@ -241,8 +253,16 @@ impl Shell {
     }
 
     /// Counts a connection in; `Err`: one too many, in total or from its address.
-    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, total: usize, each: usize) -> (Admission, Result<(), u8>) {
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        address: IpAddr,
+        total: usize,
+        each: usize,
+    ) -> (Admission, Result<(), u8>) {
+        let mut addresses = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let count = addresses.entry(address).or_default();
         *count += 1;
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
@@ -253,7 +273,13 @@ impl Shell {
         } else {
             Ok(())
         };
-        (Admission { shell: Arc::clone(self), address }, fits)
+        (
+            Admission {
+                shell: Arc::clone(self),
+                address,
+            },
+            fits,
+        )
     }
 
     /// Connections now, half-open ones included.
@@ -266,7 +292,9 @@ impl Shell {
         if after >= before {
             self.partial.fetch_add(after - before, Ordering::Relaxed) + (after - before)
         } else {
-            self.partial.fetch_sub(before - after, Ordering::Relaxed).saturating_sub(before - after)
+            self.partial
+                .fetch_sub(before - after, Ordering::Relaxed)
+                .saturating_sub(before - after)
         }
     }
 
@@ -284,7 +312,11 @@ pub(crate) struct Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.shell.open.fetch_sub(1, Ordering::Relaxed);
-        let mut addresses = self.shell.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = self
+            .shell
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = addresses.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
@@ -302,7 +334,10 @@ impl Tokens for Arc<Shell> {
         };
         let shell = Arc::clone(self);
         PubackToken::new(move |outcome| {
-            let repeated = shell.with(|router| router.settle(exactly, outcome)).ok().flatten();
+            let repeated = shell
+                .with(|router| router.settle(exactly, outcome))
+                .ok()
+                .flatten();
             answer(&link, slot, outcome);
             if let Some((link, slot)) = repeated {
                 answer(&link, slot, outcome);

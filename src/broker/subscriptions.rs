@@ -70,7 +70,10 @@ impl Ends {
             None => &mut self.plain,
             Some(name) => {
                 if !self.shared.iter().any(|g| &*g.name == name) {
-                    self.shared.push(Group { name: name.into(), members: Vec::new() });
+                    self.shared.push(Group {
+                        name: name.into(),
+                        members: Vec::new(),
+                    });
                 }
                 match self.shared.iter_mut().find(|g| &*g.name == name) {
                     Some(group) => &mut group.members,
@@ -123,7 +126,10 @@ impl Ends {
 
 impl Node {
     fn is_empty(&self) -> bool {
-        self.children.is_empty() && self.plus.is_none() && self.here.is_empty() && self.hash.is_empty()
+        self.children.is_empty()
+            && self.plus.is_none()
+            && self.here.is_empty()
+            && self.hash.is_empty()
     }
 
     /// The list that a filter ends in, made on the way.
@@ -212,7 +218,12 @@ impl Found {
                 hit.own_qos = hit.own_qos.max(own);
                 hit.retain_as_published |= s.options.retain_as_published;
                 if let Some(id) = s.id {
-                    let ids = hit.ids.iter().flat_map(|ids| ids.iter().copied()).chain([id]).collect();
+                    let ids = hit
+                        .ids
+                        .iter()
+                        .flat_map(|ids| ids.iter().copied())
+                        .chain([id])
+                        .collect();
                     hit.ids = Some(ids);
                 }
             }
@@ -230,7 +241,10 @@ impl Found {
 impl Subscriptions {
     /// Puts in or replaces a subscription; whether it is new.
     pub(crate) fn insert(&mut self, filter: Filter<'_>, subscription: Subscription) -> bool {
-        let new = self.root.ends(filter.filter).insert(filter.share, subscription);
+        let new = self
+            .root
+            .ends(filter.filter)
+            .insert(filter.share, subscription);
         self.count += usize::from(new);
         new
     }
@@ -245,7 +259,8 @@ impl Subscriptions {
     /// All that match a topic name. Wildcards at the first level do not match names that begin with `$`.
     pub(crate) fn find(&self, topic: &str) -> Found {
         let mut found = Found::default();
-        self.root.find(Some(topic), !topic.starts_with('$'), &mut found);
+        self.root
+            .find(Some(topic), !topic.starts_with('$'), &mut found);
         found
     }
 
@@ -271,14 +286,27 @@ mod tests {
             retain_as_published: false,
             retain_handling: RetainHandling::Always,
         };
-        Subscription { session, options, id: None }
+        Subscription {
+            session,
+            options,
+            id: None,
+        }
     }
 
     #[test]
     fn overlapping_filters_give_one_hit_at_the_highest_qos() {
         let mut subs = Subscriptions::default();
-        subs.insert(Filter::parse("a/#").unwrap(), subscription(1, Qos::AtMostOnce));
-        subs.insert(Filter::parse("a/+").unwrap(), Subscription { id: Some(7), ..subscription(1, Qos::ExactlyOnce) });
+        subs.insert(
+            Filter::parse("a/#").unwrap(),
+            subscription(1, Qos::AtMostOnce),
+        );
+        subs.insert(
+            Filter::parse("a/+").unwrap(),
+            Subscription {
+                id: Some(7),
+                ..subscription(1, Qos::ExactlyOnce)
+            },
+        );
         let found = subs.find("a/b");
         assert_eq!(found.hits.len(), 1);
         assert_eq!(found.hits[0].qos, Qos::ExactlyOnce);

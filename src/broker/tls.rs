@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem};
+use tokio_rustls::rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem,
+};
 use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
@@ -35,20 +37,31 @@ pub enum TlsError {
 }
 
 fn pem_error(path: &Path, what: &'static str) -> impl Fn(pem::Error) -> TlsError {
-    move |source| TlsError::Pem { path: path.to_owned(), what, source }
+    move |source| TlsError::Pem {
+        path: path.to_owned(),
+        what,
+        source,
+    }
 }
 
 fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let all = CertificateDer::pem_file_iter(path).map_err(pem_error(path, what))?;
-    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(pem_error(path, what))?;
-    if all.is_empty() { Err(TlsError::Empty(path.to_owned())) } else { Ok(all) }
+    let all: Vec<_> = all
+        .collect::<Result<_, _>>()
+        .map_err(pem_error(path, what))?;
+    if all.is_empty() {
+        Err(TlsError::Empty(path.to_owned()))
+    } else {
+        Ok(all)
+    }
 }
 
 /// Loads everything that `[mqtt.tls]` names. A pair that does not fit is an error, so that a reload keeps the old.
 pub(crate) fn load(config: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = certificates(&config.cert, "certificate")?;
-    let key = PrivateKeyDer::from_pem_file(&config.key).map_err(pem_error(&config.key, "private key"))?;
+    let key =
+        PrivateKeyDer::from_pem_file(&config.key).map_err(pem_error(&config.key, "private key"))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Pair)?;
@@ -59,17 +72,23 @@ pub(crate) fn load(config: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
             for authority in certificates(path, "client authority")? {
                 roots.add(authority).map_err(TlsError::Pair)?;
             }
-            let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let mut verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             if let Some(path) = &config.crl {
-                let lists = CertificateRevocationListDer::pem_file_iter(path).map_err(pem_error(path, "CRL"))?;
-                let lists: Vec<_> = lists.collect::<Result<_, _>>().map_err(pem_error(path, "CRL"))?;
+                let lists = CertificateRevocationListDer::pem_file_iter(path)
+                    .map_err(pem_error(path, "CRL"))?;
+                let lists: Vec<_> = lists
+                    .collect::<Result<_, _>>()
+                    .map_err(pem_error(path, "CRL"))?;
                 verifier = verifier.with_crls(lists);
             }
             builder.with_client_cert_verifier(verifier.build()?)
         }
     };
     // `with_single_cert` compares the key with the certificate.
-    let config = builder.with_single_cert(chain, key).map_err(TlsError::Pair)?;
+    let config = builder
+        .with_single_cert(chain, key)
+        .map_err(TlsError::Pair)?;
     Ok(Arc::new(config))
 }
 
@@ -114,7 +133,10 @@ pub(crate) fn common_name(certificate: &[u8]) -> Option<Arc<str>> {
             && oid == COMMON_NAME
             && let Some((_, text, _)) = element(value)
         {
-            found = std::str::from_utf8(text).ok().filter(|t| !t.is_empty()).map(Arc::from);
+            found = std::str::from_utf8(text)
+                .ok()
+                .filter(|t| !t.is_empty())
+                .map(Arc::from);
         }
     }
     found

@@ -29,7 +29,15 @@ pub fn subject_check(gateway: &str) -> TopicCheck {
 
 /// Bytes of a name as one subject token: `A-Z a-z 0-9 -` stay, any other byte becomes `=XX`.
 fn escaped_len(name: &str) -> usize {
-    name.bytes().map(|b| if b.is_ascii_alphanumeric() || b == b'-' { 1 } else { 3 }).sum()
+    name.bytes()
+        .map(|b| {
+            if b.is_ascii_alphanumeric() || b == b'-' {
+                1
+            } else {
+                3
+            }
+        })
+        .sum()
 }
 
 /// A filter as subscribed: shared (`$share/<group>/<filter>`) or not.
@@ -137,10 +145,26 @@ mod tests {
 
     #[test]
     fn invalid_filters_are_refused() {
-        for bad in ["", "a/#/b", "a#", "a+", "+a/b", "$share//a", "$share/g", "$share/+/a", "$share/g/a#"] {
+        for bad in [
+            "",
+            "a/#/b",
+            "a#",
+            "a+",
+            "+a/b",
+            "$share//a",
+            "$share/g",
+            "$share/+/a",
+            "$share/g/a#",
+        ] {
             assert_eq!(Filter::parse(bad), None, "{bad}");
         }
-        assert_eq!(Filter::parse("$share/g/a/+"), Some(Filter { share: Some("g"), filter: "a/+" }));
+        assert_eq!(
+            Filter::parse("$share/g/a/+"),
+            Some(Filter {
+                share: Some("g"),
+                filter: "a/+"
+            })
+        );
     }
 
     #[test]

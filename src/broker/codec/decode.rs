@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::property::{self, Value, id};
 use super::reader::Reader;
 use super::{
-    Ack, Connect, DecodeError, Disconnect, Options, Packet, Publish, Qos, RetainHandling, Subscribe, Unsubscribe,
-    Version, Will, reason,
+    Ack, Connect, DecodeError, Disconnect, Options, Packet, Publish, Qos, RetainHandling,
+    Subscribe, Unsubscribe, Version, Will, reason,
 };
 
 /// Where a packet lies in a buffer.
@@ -38,7 +38,11 @@ pub(crate) fn frame(buffer: &[u8], limit: usize) -> Result<Option<Frame>, Decode
             if total > limit {
                 return Err(DecodeError::TooLarge { size: total, limit });
             }
-            return Ok(Some(Frame { first, header, total }));
+            return Ok(Some(Frame {
+                first,
+                header,
+                total,
+            }));
         }
     }
     Err(DecodeError::Malformed("remaining length is too long"))
@@ -73,7 +77,11 @@ pub(crate) fn decode<'a>(
         12 => Packet::Pingreq,
         14 => Packet::Disconnect(disconnect(version, &mut r)?),
         15 if version == Version::V5 => return Ok(Packet::Auth),
-        _ => return Err(DecodeError::Protocol("packet type that a client may not send")),
+        _ => {
+            return Err(DecodeError::Protocol(
+                "packet type that a client may not send",
+            ));
+        }
     };
     if !r.is_empty() {
         return Err(DecodeError::Malformed("bytes after the end of the packet"));
@@ -123,7 +131,9 @@ impl Forwarded {
             (id::RESPONSE_TOPIC, Value::Text(topic)) if !is_topic_name(topic) => {
                 return Err(DecodeError::TopicName);
             }
-            (id::USER_PROPERTY, Value::Pair(key, text)) if key.eq_ignore_ascii_case("traceparent") => {
+            (id::USER_PROPERTY, Value::Pair(key, text))
+                if key.eq_ignore_ascii_case("traceparent") =>
+            {
                 self.traceparent = Some((*text).into());
             }
             _ => {}
@@ -146,7 +156,11 @@ fn publish<'a>(
         return Err(DecodeError::Malformed("DUP on QoS 0"));
     }
     let topic = r.text()?;
-    let pid = if qos == Qos::AtMostOnce { 0 } else { packet_id(&mut r)? };
+    let pid = if qos == Qos::AtMostOnce {
+        0
+    } else {
+        packet_id(&mut r)?
+    };
     let mut alias = None;
     let mut forwarded = Forwarded::default();
     if version == Version::V5 {
@@ -167,7 +181,8 @@ fn publish<'a>(
             forwarded.take(property, &value, raw)
         })?;
     }
-    if !is_topic_name(topic) && !(topic.is_empty() && alias.is_some()) {
+    let aliased = topic.is_empty() && alias.is_some();
+    if !aliased && !is_topic_name(topic) {
         return Err(DecodeError::TopicName);
     }
     let payload = match owner {
@@ -263,7 +278,9 @@ fn connect_properties(r: &mut Reader<'_>, connect: &mut Connect) -> Result<(), D
             id::REQUEST_RESPONSE_INFO | id::REQUEST_PROBLEM_INFO => {
                 value.flag()?;
             }
-            id::AUTHENTICATION_METHOD | id::AUTHENTICATION_DATA => connect.authentication_method = true,
+            id::AUTHENTICATION_METHOD | id::AUTHENTICATION_DATA => {
+                connect.authentication_method = true
+            }
             _ => {}
         }
         Ok(())
@@ -323,12 +340,16 @@ fn subscribe(version: Version, r: &mut Reader<'_>) -> Result<Subscribe, DecodeEr
     let pid = packet_id(r)?;
     let mut subscription_id = None;
     if version == Version::V5 {
-        property::read(r, &[id::SUBSCRIPTION_ID, id::USER_PROPERTY], |property, value, _| {
-            if property == id::SUBSCRIPTION_ID {
-                subscription_id = Some(value.not_zero()?);
-            }
-            Ok(())
-        })?;
+        property::read(
+            r,
+            &[id::SUBSCRIPTION_ID, id::USER_PROPERTY],
+            |property, value, _| {
+                if property == id::SUBSCRIPTION_ID {
+                    subscription_id = Some(value.not_zero()?);
+                }
+                Ok(())
+            },
+        )?;
     }
     let mut filters = Vec::new();
     while !r.is_empty() {
@@ -354,7 +375,11 @@ fn subscribe(version: Version, r: &mut Reader<'_>) -> Result<Subscribe, DecodeEr
     if filters.is_empty() {
         return Err(DecodeError::Protocol("SUBSCRIBE without a filter"));
     }
-    Ok(Subscribe { pid, id: subscription_id, filters })
+    Ok(Subscribe {
+        pid,
+        id: subscription_id,
+        filters,
+    })
 }
 
 fn unsubscribe(version: Version, r: &mut Reader<'_>) -> Result<Unsubscribe, DecodeError> {
@@ -373,7 +398,10 @@ fn unsubscribe(version: Version, r: &mut Reader<'_>) -> Result<Unsubscribe, Deco
 }
 
 fn disconnect(version: Version, r: &mut Reader<'_>) -> Result<Disconnect, DecodeError> {
-    let mut disconnect = Disconnect { reason: reason::SUCCESS, session_expiry: None };
+    let mut disconnect = Disconnect {
+        reason: reason::SUCCESS,
+        session_expiry: None,
+    };
     if version == Version::V311 {
         return Ok(disconnect);
     }

@@ -18,7 +18,8 @@ use super::Qos;
 
 pub(crate) use decode::{decode, frame};
 pub(crate) use encode::{
-    Connack, OutPublish, connack, disconnect, packet_id_only, pingresp, publish, publish_len, suback, unsuback,
+    Connack, OutPublish, connack, disconnect, packet_id_only, pingresp, publish, publish_len,
+    suback, unsuback,
 };
 
 /// Protocol version of a connection.

@@ -105,7 +105,9 @@ fn value<'a>(id: u8, reader: &mut Reader<'a>) -> Result<Value<'a>, DecodeError> 
         id::PAYLOAD_FORMAT | id::REQUEST_PROBLEM_INFO | id::REQUEST_RESPONSE_INFO => {
             Value::Number(u32::from(reader.u8()?))
         }
-        id::RECEIVE_MAXIMUM | id::TOPIC_ALIAS_MAXIMUM | id::TOPIC_ALIAS => Value::Number(u32::from(reader.u16()?)),
+        id::RECEIVE_MAXIMUM | id::TOPIC_ALIAS_MAXIMUM | id::TOPIC_ALIAS => {
+            Value::Number(u32::from(reader.u16()?))
+        }
         id::MESSAGE_EXPIRY | id::SESSION_EXPIRY | id::WILL_DELAY | id::MAXIMUM_PACKET => {
             Value::Number(reader.u32()?)
         }

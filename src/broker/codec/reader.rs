@@ -68,7 +68,8 @@ impl<'a> Reader<'a> {
     /// UTF-8 encoded string (section 1.5.4): valid, without U+0000.
     pub(super) fn text(&mut self) -> Result<&'a str, DecodeError> {
         let bytes = self.binary()?;
-        let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::Malformed("string is not UTF-8"))?;
+        let text = std::str::from_utf8(bytes)
+            .map_err(|_| DecodeError::Malformed("string is not UTF-8"))?;
         if bytes.contains(&0) {
             return Err(DecodeError::Malformed("string holds U+0000"));
         }

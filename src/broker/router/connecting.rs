@@ -64,7 +64,9 @@ impl Router {
         if let Some(index) = old {
             self.take_over(now, index, request.clean);
         }
-        let foreign = old.and_then(|i| self.session(i)).is_some_and(|s| s.user != peer.user);
+        let foreign = old
+            .and_then(|i| self.session(i))
+            .is_some_and(|s| s.user != peer.user);
         if let Some(index) = old.filter(|_| request.clean || foreign) {
             self.remove_session(now, index);
         }
@@ -73,7 +75,8 @@ impl Router {
             Some(index) => index,
             None => self.new_session(&client),
         };
-        let limit = u32::try_from(self.settings.limits.session_expiry.0.as_secs()).unwrap_or(u32::MAX);
+        let limit =
+            u32::try_from(self.settings.limits.session_expiry.0.as_secs()).unwrap_or(u32::MAX);
         let asked = match (request.version, request.clean) {
             (Version::V5, _) => request.session_expiry,
             (Version::V311, true) => 0,
@@ -126,7 +129,10 @@ impl Router {
             protocol: request.version.level(),
         }));
         Ok(Accepted {
-            key: Key { session: index, link: link.id },
+            key: Key {
+                session: index,
+                link: link.id,
+            },
             version: request.version,
             patience: (keep_alive > 0).then(|| Duration::from_millis(u64::from(keep_alive) * 1500)),
             topic_aliases: topic_aliases.min(request.topic_alias_max),
@@ -144,9 +150,13 @@ impl Router {
             return Err((reason::SERVER_SHUTTING_DOWN, "connect_stopping"));
         }
         if request.authentication_method {
-            return Err((reason::BAD_AUTHENTICATION_METHOD, "connect_authentication_method"));
+            return Err((
+                reason::BAD_AUTHENTICATION_METHOD,
+                "connect_authentication_method",
+            ));
         }
-        let nameless = request.client.is_empty() && request.version == Version::V311 && !request.clean;
+        let nameless =
+            request.client.is_empty() && request.version == Version::V311 && !request.clean;
         if nameless || request.client.len() > CLIENT_ID {
             return Err((reason::CLIENT_ID_INVALID, "connect_client_id"));
         }
@@ -156,7 +166,9 @@ impl Router {
         match old {
             Some(index) => {
                 // A user may not push another one off the broker by taking its client id.
-                let held = self.session(index).is_some_and(|s| s.attached.is_some() && s.user != peer.user);
+                let held = self
+                    .session(index)
+                    .is_some_and(|s| s.attached.is_some() && s.user != peer.user);
                 if held {
                     return Err((reason::NOT_AUTHORIZED, "connect_client_id_of_other_user"));
                 }
@@ -166,7 +178,9 @@ impl Router {
                     return Err((reason::QUOTA_EXCEEDED, "connect_sessions"));
                 }
                 let (since, count) = &mut self.new_clients;
-                if since.is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1)) {
+                if since.is_none_or(|since| {
+                    now.saturating_duration_since(since) >= Duration::from_secs(1)
+                }) {
                     (*since, *count) = (Some(now), 0);
                 }
                 if *count >= self.settings.limits.new_clients_per_second {
@@ -297,11 +311,27 @@ impl Router {
             self.send_will(now, index, &client, &will);
         }
         self.note(Change::Detached(index));
-        self.deliveries.push_back(Delivery::Event(Event::Disconnected { client, reason: cause.word() }));
+        self.deliveries
+            .push_back(Delivery::Event(Event::Disconnected {
+                client,
+                reason: cause.word(),
+            }));
     }
 
-    pub(super) fn send_will(&mut self, now: Instant, index: SessionIndex, client: &Arc<str>, will: &Will) {
-        let origin = Origin { session: Some(index), client: Some(client), will: true, gateway: false, at: now };
+    pub(super) fn send_will(
+        &mut self,
+        now: Instant,
+        index: SessionIndex,
+        client: &Arc<str>,
+        will: &Will,
+    ) {
+        let origin = Origin {
+            session: Some(index),
+            client: Some(client),
+            will: true,
+            gateway: false,
+            at: now,
+        };
         let draft = Draft {
             topic: &will.topic,
             payload: will.payload.clone(),

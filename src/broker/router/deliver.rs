@@ -114,7 +114,8 @@ impl Sinks<'_> {
 
     fn is_full(&self, size: usize, held: usize) -> bool {
         let total = *self.queued_bytes + self.retained_bytes + size;
-        total > self.max_memory && (held > FAIR || total > self.max_memory.saturating_add(self.max_memory / 4))
+        total > self.max_memory
+            && (held > FAIR || total > self.max_memory.saturating_add(self.max_memory / 4))
     }
 }
 
@@ -128,7 +129,11 @@ impl Router {
         if topic.bytes().filter(|b| *b == b'/').count() >= limits.topic_levels {
             return Some("topic_levels");
         }
-        let fits = self.settings.topic_check.as_ref().is_none_or(|check| check(topic));
+        let fits = self
+            .settings
+            .topic_check
+            .as_ref()
+            .is_none_or(|check| check(topic));
         (!fits).then_some("subject_too_long")
     }
 
@@ -137,7 +142,8 @@ impl Router {
         if let Some(route) = self.routes.get_mut(topic) {
             if route.generation != self.generation {
                 let found = self.subscriptions.find(topic);
-                (route.hits, route.groups, route.generation) = (found.hits, found.groups, self.generation);
+                (route.hits, route.groups, route.generation) =
+                    (found.hits, found.groups, self.generation);
             }
             return Ok((Arc::clone(&route.topic), route.tapped));
         }
@@ -146,7 +152,11 @@ impl Router {
         }
         let found = self.subscriptions.find(topic);
         let name: Arc<str> = topic.into();
-        let certificate = if self.settings.certificates { aware::certificate_topic(topic) } else { None };
+        let certificate = if self.settings.certificates {
+            aware::certificate_topic(topic)
+        } else {
+            None
+        };
         let tapped = self.settings.taps.iter().any(|t| matches(t, topic));
         let route = Route {
             topic: Arc::clone(&name),
@@ -195,7 +205,15 @@ impl Router {
         if tapped && !origin.gateway {
             let payload = message.payload.clone();
             let topic = Arc::clone(&message.topic);
-            self.push_inbound(origin, topic, payload, draft.qos, draft.retain, draft.traceparent, token);
+            self.push_inbound(
+                origin,
+                topic,
+                payload,
+                draft.qos,
+                draft.retain,
+                draft.traceparent,
+                token,
+            );
         }
         if message.topic.len() > REMEMBERED {
             self.routes.remove(&message.topic);
@@ -212,7 +230,15 @@ impl Router {
         token: Option<PubackToken>,
     ) {
         let topic = Arc::clone(topic);
-        self.push_inbound(origin, topic, draft.payload, draft.qos, draft.retain, draft.traceparent, token);
+        self.push_inbound(
+            origin,
+            topic,
+            draft.payload,
+            draft.qos,
+            draft.retain,
+            draft.traceparent,
+            token,
+        );
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -260,7 +286,10 @@ impl Router {
     /// A birth's bytes, retained under the certificate topic, and to those subscribed there
     /// (tck-id-conformance-mqtt-aware-store).
     fn offer_certificate(&mut self, message: &Arc<Message>, origin: &Origin<'_>) {
-        let certificate = self.routes.get(&message.topic).and_then(|r| r.certificate.clone());
+        let certificate = self
+            .routes
+            .get(&message.topic)
+            .and_then(|r| r.certificate.clone());
         let Some(name) = certificate.filter(|_| !message.payload.is_empty()) else {
             return;
         };
@@ -295,8 +324,14 @@ impl Router {
             changes: &mut self.changes,
         };
         for hit in &route.hits {
-            let qos = if Some(hit.session) == from { hit.own_qos } else { Some(hit.qos) };
-            let (Some(qos), Some(Some(session))) = (qos, self.sessions.get_mut(hit.session as usize)) else {
+            let qos = if Some(hit.session) == from {
+                hit.own_qos
+            } else {
+                Some(hit.qos)
+            };
+            let (Some(qos), Some(Some(session))) =
+                (qos, self.sessions.get_mut(hit.session as usize))
+            else {
                 continue;
             };
             let item = Item {
@@ -327,7 +362,13 @@ impl Router {
     }
 
     /// Queues the retained messages that a filter matches for one session.
-    pub(super) fn send_retained(&mut self, now: Instant, index: SessionIndex, filter: &str, subscription: &Subscription) {
+    pub(super) fn send_retained(
+        &mut self,
+        now: Instant,
+        index: SessionIndex,
+        filter: &str,
+        subscription: &Subscription,
+    ) {
         let Some(Some(session)) = self.sessions.get_mut(index as usize) else {
             return;
         };
@@ -357,7 +398,13 @@ impl Router {
         if self.memory() > self.settings.max_memory.saturating_mul(2) {
             return Err(PublishError::Full);
         }
-        let origin = Origin { session: None, client: None, will: false, gateway: true, at: now };
+        let origin = Origin {
+            session: None,
+            client: None,
+            will: false,
+            gateway: true,
+            at: now,
+        };
         let draft = Draft {
             topic: &publish.topic,
             payload: publish.payload,

@@ -6,8 +6,8 @@ use std::time::Instant;
 use super::deliver::{Draft, Origin};
 use super::{Change, Exactly, Key, Router, Tokens};
 use crate::broker::codec::{
-    Ack, Disconnect, Options, Packet, Publish, RetainHandling, Subscribe, Unsubscribe, Version, packet_id_only,
-    pingresp, reason, suback, unsuback,
+    Ack, Disconnect, Options, Packet, Publish, RetainHandling, Subscribe, Unsubscribe, Version,
+    packet_id_only, pingresp, reason, suback, unsuback,
 };
 use crate::broker::link::{Cause, Link};
 use crate::broker::message::after;
@@ -49,7 +49,8 @@ impl Router {
         if let Packet::Publish(publish) = packet {
             return self.incoming_publish(now, key, publish, tokens);
         }
-        let longest = u32::try_from(self.settings.limits.session_expiry.0.as_secs()).unwrap_or(u32::MAX);
+        let longest =
+            u32::try_from(self.settings.limits.session_expiry.0.as_secs()).unwrap_or(u32::MAX);
         let session = self.linked(key).ok_or(Cause::TakeOver)?;
         match packet {
             Packet::Puback(ack) => {
@@ -68,7 +69,11 @@ impl Router {
             }
             Packet::Pubrel(ack) => {
                 let known = session.received.remove(&ack.pid).is_some();
-                let code = if known { reason::SUCCESS } else { reason::PACKET_ID_NOT_FOUND };
+                let code = if known {
+                    reason::SUCCESS
+                } else {
+                    reason::PACKET_ID_NOT_FOUND
+                };
                 respond(session, PUBCOMP, ack.pid, code);
                 Ok(())
             }
@@ -84,7 +89,9 @@ impl Router {
                 Ok(())
             }
             Packet::Disconnect(disconnect) => Err(leave(session, disconnect, longest)),
-            Packet::Connect(_) | Packet::Auth | Packet::Publish(_) => Err(Cause::Protocol(reason::PROTOCOL_ERROR)),
+            Packet::Connect(_) | Packet::Auth | Packet::Publish(_) => {
+                Err(Cause::Protocol(reason::PROTOCOL_ERROR))
+            }
         }
     }
 
@@ -106,7 +113,11 @@ impl Router {
             let before = session.outbound.bytes();
             let known = session.outbound.release(ack.pid);
             let freed = before - session.outbound.bytes();
-            let code = if known { reason::SUCCESS } else { reason::PACKET_ID_NOT_FOUND };
+            let code = if known {
+                reason::SUCCESS
+            } else {
+                reason::PACKET_ID_NOT_FOUND
+            };
             respond(session, PUBREL, ack.pid, code);
             self.queued_bytes = self.queued_bytes.saturating_sub(freed);
         }
@@ -137,12 +148,20 @@ impl Router {
         }
         let allowed = !is_reserved(name) && session.rights.may_publish(name);
         let (client, serial) = (Arc::clone(&session.client), session.serial);
-        let resolved = if allowed { self.resolve(name) } else { Err("publish_rights") };
+        let resolved = if allowed {
+            self.resolve(name)
+        } else {
+            Err("publish_rights")
+        };
         let (topic, tapped) = match resolved {
             Ok(resolved) => resolved,
             Err(why) => {
                 self.refused.add(why, 1);
-                let code = if allowed { reason::TOPIC_NAME_INVALID } else { reason::NOT_AUTHORIZED };
+                let code = if allowed {
+                    reason::TOPIC_NAME_INVALID
+                } else {
+                    reason::NOT_AUTHORIZED
+                };
                 // v3.1.1 can't be told: it gets a plain acknowledgement, or it would send this for ever.
                 match qos {
                     Qos::AtMostOnce => {}
@@ -166,13 +185,22 @@ impl Router {
                 fate = receive(session, pid, waits, &link);
                 if waits && !matches!(fate, Fate::Known) {
                     let slot = link.push_ack(pid, PUBREC, None);
-                    let exactly = Exactly { session: key.session, serial, pid };
+                    let exactly = Exactly {
+                        session: key.session,
+                        serial,
+                        pid,
+                    };
                     token = Some(tokens.token(&link, slot, Some(exactly)));
                 }
             }
         }
-        let origin =
-            Origin { session: Some(key.session), client: Some(&client), will: false, gateway: false, at: now };
+        let origin = Origin {
+            session: Some(key.session),
+            client: Some(&client),
+            will: false,
+            gateway: false,
+            at: now,
+        };
         let draft = Draft {
             topic: &topic,
             payload: publish.payload,
@@ -192,8 +220,14 @@ impl Router {
     }
 
     /// The pipeline has answered for a QoS 2 publish; the place of a repetition's PUBREC that its answer fills.
-    pub(crate) fn settle(&mut self, exactly: Exactly, outcome: AckOutcome) -> Option<(Arc<Link>, u64)> {
-        let session = self.session_mut(exactly.session).filter(|s| s.serial == exactly.serial)?;
+    pub(crate) fn settle(
+        &mut self,
+        exactly: Exactly,
+        outcome: AckOutcome,
+    ) -> Option<(Arc<Link>, u64)> {
+        let session = self
+            .session_mut(exactly.session)
+            .filter(|s| s.serial == exactly.serial)?;
         session.settle(exactly.pid, outcome)
     }
 
@@ -225,7 +259,11 @@ impl Router {
             suback(&mut attached.control, version, subscribe.pid, &codes);
         }
         for (filter, options) in retained {
-            let subscription = Subscription { session: key.session, options, id: subscribe.id };
+            let subscription = Subscription {
+                session: key.session,
+                options,
+                id: subscribe.id,
+            };
             self.send_retained(now, key.session, filter, &subscription);
         }
         self.note(Change::Session(key.session));
@@ -241,7 +279,11 @@ impl Router {
         id: Option<u32>,
     ) -> Result<Result<bool, (u8, &'static str)>, Cause> {
         let limits = &self.settings.limits;
-        let (most, longest, deepest) = (limits.subscriptions, limits.topic_bytes, limits.topic_levels);
+        let (most, longest, deepest) = (
+            limits.subscriptions,
+            limits.topic_bytes,
+            limits.topic_levels,
+        );
         let session = self.linked(key).ok_or(Cause::TakeOver)?;
         let Some(filter) = Filter::parse(text) else {
             return Ok(Err((reason::TOPIC_FILTER_INVALID, "subscribe_filter")));
@@ -257,8 +299,14 @@ impl Router {
         if !session.rights.may_subscribe(filter.filter) {
             return Ok(Err((reason::NOT_AUTHORIZED, "subscribe_rights")));
         }
-        session.subscriptions.insert(text.into(), Stored { options, id });
-        let subscription = Subscription { session: key.session, options, id };
+        session
+            .subscriptions
+            .insert(text.into(), Stored { options, id });
+        let subscription = Subscription {
+            session: key.session,
+            options,
+            id,
+        };
         self.generation += 1;
         Ok(Ok(self.subscriptions.insert(filter, subscription)))
     }
@@ -266,12 +314,18 @@ impl Router {
     fn unsubscribe(&mut self, key: Key, unsubscribe: &Unsubscribe) {
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
         for text in &unsubscribe.filters {
-            let known = self.linked(key).is_some_and(|s| s.subscriptions.remove(text).is_some());
+            let known = self
+                .linked(key)
+                .is_some_and(|s| s.subscriptions.remove(text).is_some());
             if let Some(filter) = Filter::parse(text).filter(|_| known) {
                 self.subscriptions.remove(filter, key.session);
                 self.generation += 1;
             }
-            codes.push(if known { reason::SUCCESS } else { reason::NO_SUBSCRIPTION_EXISTED });
+            codes.push(if known {
+                reason::SUCCESS
+            } else {
+                reason::NO_SUBSCRIPTION_EXISTED
+            });
         }
         if let Some(session) = self.linked(key) {
             let version = session.version;
@@ -292,16 +346,25 @@ fn respond(session: &mut Session, first: u8, pid: u16, code: u8) {
 }
 
 /// Sets or looks up a topic alias; the topic's name where an alias stands for it.
-fn alias(session: &mut Session, publish: &Publish<'_>, most: usize) -> Result<Option<Arc<str>>, Cause> {
+fn alias(
+    session: &mut Session,
+    publish: &Publish<'_>,
+    most: usize,
+) -> Result<Option<Arc<str>>, Cause> {
     let Some(alias) = publish.alias else {
         return Ok(None);
     };
     let invalid = Cause::Protocol(reason::TOPIC_ALIAS_INVALID);
-    let place = usize::from(alias).checked_sub(1).filter(|p| *p < most).ok_or(invalid)?;
+    let place = usize::from(alias)
+        .checked_sub(1)
+        .filter(|p| *p < most)
+        .ok_or(invalid)?;
     let aliases = &mut session.attached.as_mut().ok_or(invalid)?.aliases;
     if publish.topic.is_empty() {
         let known = aliases.get(place).cloned().flatten();
-        return known.map(Some).ok_or(Cause::Protocol(reason::PROTOCOL_ERROR));
+        return known
+            .map(Some)
+            .ok_or(Cause::Protocol(reason::PROTOCOL_ERROR));
     }
     if aliases.len() <= place {
         aliases.resize(place + 1, None);
@@ -333,7 +396,11 @@ fn receive(session: &mut Session, pid: u16, waits: bool, link: &Arc<Link>) -> Fa
             Fate::Known
         }
         None => {
-            let state = if waits { Received::Pending(None) } else { Received::Owned };
+            let state = if waits {
+                Received::Pending(None)
+            } else {
+                Received::Owned
+            };
             session.received.insert(pid, state);
             if !waits {
                 link.push_ack(pid, PUBREC, Some(reason::SUCCESS));

@@ -22,16 +22,22 @@ pub(crate) struct Moment {
 impl Moment {
     pub(crate) fn present() -> Self {
         let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        Self { now: Instant::now(), wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX) }
+        Self {
+            now: Instant::now(),
+            wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
+        }
     }
 
     fn to_wall(self, at: Option<Instant>) -> u64 {
-        let left = |at: Instant| u64::try_from(at.saturating_duration_since(self.now).as_millis()).unwrap_or(0);
+        let left = |at: Instant| {
+            u64::try_from(at.saturating_duration_since(self.now).as_millis()).unwrap_or(0)
+        };
         at.map_or(0, |at| self.wall_ms.saturating_add(left(at)).max(1))
     }
 
     fn to_instant(self, wall_ms: u64) -> Option<Instant> {
-        (wall_ms > 0).then(|| self.now + Duration::from_millis(wall_ms.saturating_sub(self.wall_ms)))
+        (wall_ms > 0)
+            .then(|| self.now + Duration::from_millis(wall_ms.saturating_sub(self.wall_ms)))
     }
 
     fn message(self, m: &Message) -> SavedMessage {
@@ -47,7 +53,12 @@ impl Moment {
 
     fn item(self, i: &Item) -> SavedItem {
         let ids = i.ids.as_deref().unwrap_or_default().to_vec();
-        SavedItem { message: self.message(&i.message), qos: i.qos, retain: i.retain, ids }
+        SavedItem {
+            message: self.message(&i.message),
+            qos: i.qos,
+            retain: i.retain,
+            ids,
+        }
     }
 
     fn restored(self, m: SavedMessage) -> Arc<Message> {
@@ -98,11 +109,16 @@ impl Router {
                 Change::SessionGone(client) => encode(&Record::Gone(client.to_string()), out),
                 Change::Queued(index, item) => {
                     if let Some(session) = self.session(index) {
-                        encode(&Record::Queued(session.client.to_string(), moment.item(&item)), out);
+                        encode(
+                            &Record::Queued(session.client.to_string(), moment.item(&item)),
+                            out,
+                        );
                     }
                 }
                 Change::Session(index) => self.save_session(index, moment, false, out),
-                Change::Attached(index) | Change::Detached(index) => self.save_session(index, moment, true, out),
+                Change::Attached(index) | Change::Detached(index) => {
+                    self.save_session(index, moment, true, out)
+                }
             }
         }
     }
@@ -124,7 +140,10 @@ impl Router {
     pub(crate) fn save_connected(&mut self, out: &mut Vec<u8>) {
         let moment = Moment::present();
         for session in self.sessions.iter_mut().flatten() {
-            if session.attached.is_some() && session.is_persistent() && session.outbound.take_changed() {
+            if session.attached.is_some()
+                && session.is_persistent()
+                && session.outbound.take_changed()
+            {
                 encode(&Record::Session(saved(session)), out);
                 encode(&saved_messages(session, moment), out);
             }
@@ -162,7 +181,10 @@ impl Router {
                     if let Some(session) = self.restored(&client) {
                         let before = session.outbound.bytes();
                         session.outbound.push(moment.restored_item(item), limits);
-                        self.queued_bytes += self.restored(&client).map_or(before, |s| s.outbound.bytes()) - before;
+                        self.queued_bytes += self
+                            .restored(&client)
+                            .map_or(before, |s| s.outbound.bytes())
+                            - before;
                     }
                 }
                 Record::Messages(client, inflight, queued) => {
@@ -173,7 +195,9 @@ impl Router {
                     let before = std::mem::take(&mut session.outbound).bytes();
                     for (pid, dup, item) in inflight {
                         let item = item.map(|i| moment.restored_item(i));
-                        session.outbound.restore_inflight(Inflight { pid, item, dup });
+                        session
+                            .outbound
+                            .restore_inflight(Inflight { pid, item, dup });
                     }
                     for item in queued {
                         session.outbound.push(moment.restored_item(item), limits);
@@ -196,8 +220,10 @@ impl Router {
             Some(index) => index,
             None => self.new_session(&client),
         };
-        let old: Vec<Box<str>> =
-            self.session(index).map(|s| s.subscriptions.keys().cloned().collect()).unwrap_or_default();
+        let old: Vec<Box<str>> = self
+            .session(index)
+            .map(|s| s.subscriptions.keys().cloned().collect())
+            .unwrap_or_default();
         for filter in old {
             if let Some(filter) = Filter::parse(&filter) {
                 self.subscriptions.remove(filter, index);
@@ -205,7 +231,11 @@ impl Router {
         }
         for (text, options, id) in &saved.subscriptions {
             if let Some(filter) = Filter::parse(text) {
-                let subscription = Subscription { session: index, options: *options, id: *id };
+                let subscription = Subscription {
+                    session: index,
+                    options: *options,
+                    id: *id,
+                };
                 self.subscriptions.insert(filter, subscription);
             }
         }
@@ -220,7 +250,11 @@ impl Router {
                 .into_iter()
                 .map(|(filter, options, id)| (filter.into(), Stored { options, id }))
                 .collect();
-            session.received = saved.received.into_iter().map(|pid| (pid, Received::Owned)).collect();
+            session.received = saved
+                .received
+                .into_iter()
+                .map(|pid| (pid, Received::Owned))
+                .collect();
         }
         self.timers.extend(expires.map(|at| (at, index)));
     }
@@ -251,6 +285,10 @@ fn saved_messages(session: &Session, moment: Moment) -> Record {
         .inflight()
         .map(|e| (e.pid, e.dup, e.item.as_ref().map(|i| moment.item(i))))
         .collect();
-    let queued = session.outbound.queued_high().map(|i| moment.item(i)).collect();
+    let queued = session
+        .outbound
+        .queued_high()
+        .map(|i| moment.item(i))
+        .collect();
     Record::Messages(session.client.to_string(), inflight, queued)
 }

@@ -42,12 +42,22 @@ struct Publisher {
 }
 
 fn persistent(name: &str) -> Connect {
-    Connect { clean: false, session_expiry: 1000, ..connect(name) }
+    Connect {
+        clean: false,
+        session_expiry: 1000,
+        ..connect(name)
+    }
 }
 
 fn publisher(name: &str) -> Connect {
-    let will = will("sim/will", "gone").map(|w| Will { qos: Qos::ExactlyOnce, ..w });
-    Connect { will, ..persistent(name) }
+    let will = will("sim/will", "gone").map(|w| Will {
+        qos: Qos::ExactlyOnce,
+        ..w
+    });
+    Connect {
+        will,
+        ..persistent(name)
+    }
 }
 
 impl Subscriber {
@@ -66,7 +76,8 @@ impl Subscriber {
                     let new = item.qos != Qos::ExactlyOnce || self.open.insert(pid);
                     match text.split_once(' ') {
                         Some((who, number)) if new => {
-                            self.seen.push((who.parse().unwrap(), number.parse().unwrap()));
+                            self.seen
+                                .push((who.parse().unwrap(), number.parse().unwrap()));
                         }
                         None if new => self.wills += 1,
                         _ => {}
@@ -88,7 +99,9 @@ impl Subscriber {
                 }
                 Outgoing::Pubrel(pid) => {
                     self.open.remove(&pid);
-                    bench.send(&client, Packet::Pubcomp(Ack { pid, reason: 0 })).unwrap();
+                    bench
+                        .send(&client, Packet::Pubcomp(Ack { pid, reason: 0 }))
+                        .unwrap();
                 }
             }
             if lost {
@@ -129,7 +142,9 @@ impl Publisher {
     fn finish(&mut self, bench: &mut Bench) {
         bench.answer(true);
         for (_, pid) in std::mem::take(&mut self.open) {
-            bench.send(&self.client, Packet::Pubrel(Ack { pid, reason: 0 })).unwrap();
+            bench
+                .send(&self.client, Packet::Pubrel(Ack { pid, reason: 0 }))
+                .unwrap();
         }
     }
 }
@@ -144,14 +159,26 @@ fn run(seed: u64) {
             let name = format!("s{i}");
             let client = bench.connect(persistent(&name));
             bench.subscribe(&client, "sim/#", qos);
-            Subscriber { name, qos, client: Some(client), open: BTreeSet::new(), seen: Vec::new(), wills: 0 }
+            Subscriber {
+                name,
+                qos,
+                client: Some(client),
+                open: BTreeSet::new(),
+                seen: Vec::new(),
+                wills: 0,
+            }
         })
         .collect();
     let mut publishers: Vec<Publisher> = (0..3)
         .map(|i| {
             let name = format!("p{i}");
             let client = bench.connect(publisher(&name));
-            Publisher { name, client, next: 0, open: Vec::new() }
+            Publisher {
+                name,
+                client,
+                next: 0,
+                open: Vec::new(),
+            }
         })
         .collect();
     let mut due = 0;
@@ -196,12 +223,22 @@ fn run(seed: u64) {
         s.back(&mut bench);
         while s.work(&mut bench, &mut dice, true) > 0 {}
         for (who, p) in (0u64..).zip(&publishers) {
-            let mut numbers: Vec<u64> = s.seen.iter().filter(|(w, _)| *w == who).map(|(_, n)| *n).collect();
+            let mut numbers: Vec<u64> = s
+                .seen
+                .iter()
+                .filter(|(w, _)| *w == who)
+                .map(|(_, n)| *n)
+                .collect();
             if s.qos == Qos::AtLeastOnce {
                 let mut known = BTreeSet::new();
                 numbers.retain(|n| known.insert(*n));
             }
-            assert_eq!(numbers, (0..p.next).collect::<Vec<_>>(), "seed {seed}, {} from publisher {who}", s.name);
+            assert_eq!(
+                numbers,
+                (0..p.next).collect::<Vec<_>>(),
+                "seed {seed}, {} from publisher {who}",
+                s.name
+            );
         }
         if s.qos == Qos::AtLeastOnce {
             assert!(s.wills >= due, "seed {seed}: {} wills, {due} due", s.wills);
@@ -209,11 +246,17 @@ fn run(seed: u64) {
             assert_eq!(s.wills, due, "seed {seed}");
         }
     }
-    assert_eq!(bench.router.queued_bytes, 0, "seed {seed}: bytes are counted out");
+    assert_eq!(
+        bench.router.queued_bytes, 0,
+        "seed {seed}: bytes are counted out"
+    );
 }
 
 #[test]
 fn seeds_keep_every_promise() {
-    let seeds = std::env::var("BROKER_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(64);
+    let seeds = std::env::var("BROKER_SEEDS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(64);
     (0..seeds).for_each(run);
 }

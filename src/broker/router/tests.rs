@@ -8,14 +8,17 @@ use bytes::Bytes;
 use super::*;
 use crate::broker::acl::Acl;
 use crate::broker::codec::{
-    Ack, Connect, Disconnect, Options, Packet, Publish, RetainHandling, Subscribe, Version, Will, reason,
+    Ack, Connect, Disconnect, Options, Packet, Publish, RetainHandling, Subscribe, Version, Will,
+    reason,
 };
 use crate::broker::link::Cause;
 use crate::broker::{AckOutcome, Event};
 
 /// Gives tokens that the bench keeps, so that a test decides when the pipeline answers.
 #[derive(Default)]
-pub(super) struct Held(Mutex<Vec<(Arc<Link>, u64, AckOutcome, Option<Exactly>)>>);
+pub(super) struct Held(Mutex<Vec<Answer>>);
+
+type Answer = (Arc<Link>, u64, AckOutcome, Option<Exactly>);
 
 impl Tokens for Arc<Held> {
     fn token(&self, link: &Arc<Link>, slot: u64, exactly: Option<Exactly>) -> PubackToken {
@@ -75,7 +78,13 @@ impl Bench {
         let mut router = Router::new(Settings::new(&Config::default(), taps, None, 1));
         let now = Instant::now();
         router.handle_timeout(now);
-        Self { router, now, held: Arc::default(), links: 0, pipeline: Vec::new() }
+        Self {
+            router,
+            now,
+            held: Arc::default(),
+            links: 0,
+            pipeline: Vec::new(),
+        }
     }
 
     pub(super) fn try_connect(&mut self, request: Connect) -> Result<Client, u8> {
@@ -84,10 +93,18 @@ impl Bench {
         let version = request.version;
         let rights = Acl::defaults(Vec::new()).rights(request.user.as_deref(), &request.client);
         let user = request.user.as_deref().map(Arc::from);
-        let peer = Peer { address: ([127, 0, 0, 1], 1).into(), user, rights };
+        let peer = Peer {
+            address: ([127, 0, 0, 1], 1).into(),
+            user,
+            rights,
+        };
         let accepted = self.router.connect(self.now, request, &peer, &link);
         self.settle();
-        accepted.map(|a| Client { key: a.key, link, version })
+        accepted.map(|a| Client {
+            key: a.key,
+            link,
+            version,
+        })
     }
 
     pub(super) fn connect(&mut self, request: Connect) -> Client {
@@ -133,13 +150,29 @@ impl Bench {
     }
 
     pub(super) fn subscribe(&mut self, client: &Client, filter: &str, qos: Qos) {
-        let options =
-            Options { qos, no_local: false, retain_as_published: false, retain_handling: RetainHandling::Always };
-        let packet = Subscribe { pid: 1, id: None, filters: vec![(filter.into(), options)] };
+        let options = Options {
+            qos,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Always,
+        };
+        let packet = Subscribe {
+            pid: 1,
+            id: None,
+            filters: vec![(filter.into(), options)],
+        };
         self.send(client, Packet::Subscribe(packet)).unwrap();
     }
 
-    pub(super) fn publish(&mut self, client: &Client, topic: &str, payload: &str, qos: Qos, pid: u16, retain: bool) {
+    pub(super) fn publish(
+        &mut self,
+        client: &Client,
+        topic: &str,
+        payload: &str,
+        qos: Qos,
+        pid: u16,
+        retain: bool,
+    ) {
         let packet = Publish {
             dup: false,
             qos,
@@ -157,7 +190,10 @@ impl Bench {
 
     pub(super) fn take(&mut self, client: &Client) -> Vec<Outgoing> {
         let (mut control, mut out) = (Vec::new(), Vec::new());
-        while self.router.take(self.now, client.key, 1 << 20, &mut control, &mut out) {}
+        while self
+            .router
+            .take(self.now, client.key, 1 << 20, &mut control, &mut out)
+        {}
         out
     }
 
@@ -167,7 +203,11 @@ impl Bench {
             Outgoing::Publish { item, dup, .. } => {
                 let payload = String::from_utf8_lossy(&item.message.payload).into_owned();
                 let retain = if item.retain { " retain" } else { "" };
-                format!("{payload} q{}{retain}{}", item.qos as u8, if dup { " dup" } else { "" })
+                format!(
+                    "{payload} q{}{retain}{}",
+                    item.qos as u8,
+                    if dup { " dup" } else { "" }
+                )
             }
             Outgoing::Pubrel(pid) => format!("pubrel {pid}"),
         };
@@ -195,7 +235,17 @@ impl Bench {
 
 #[test]
 fn a_subscriber_gets_the_lower_qos() {
-    for (published, subscribed) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)] {
+    for (published, subscribed) in [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 0),
+        (2, 1),
+        (2, 2),
+    ] {
         let all = [Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce];
         let mut bench = Bench::new(&[]);
         let (s, p) = (bench.connect(connect("s")), bench.connect(connect("p")));
@@ -210,14 +260,22 @@ fn wills(act: impl FnOnce(&mut Bench, &Client)) -> Vec<String> {
     let mut bench = Bench::new(&[]);
     let watcher = bench.connect(connect("watcher"));
     bench.subscribe(&watcher, "w", Qos::AtLeastOnce);
-    let node = bench.connect(Connect { will: will("w", "old"), ..connect("node") });
+    let node = bench.connect(Connect {
+        will: will("w", "old"),
+        ..connect("node")
+    });
     act(&mut bench, &node);
     bench.got(&watcher)
 }
 
 #[test]
 fn wills_go_out_exactly_when_due() {
-    let leave = |reason| Packet::Disconnect(Disconnect { reason, session_expiry: None });
+    let leave = |reason| {
+        Packet::Disconnect(Disconnect {
+            reason,
+            session_expiry: None,
+        })
+    };
     let old = vec!["old q1".to_owned()];
     assert_eq!(wills(|b, n| b.end(n, Cause::Socket)), old);
     assert_eq!(wills(|b, n| b.end(n, Cause::KeepAlive)), old);
@@ -226,7 +284,10 @@ fn wills_go_out_exactly_when_due() {
     assert!(wills(|b, n| assert!(b.send(n, leave(0)).is_err())).is_empty());
     assert!(wills(|b, n| b.end(n, Cause::Shutdown)).is_empty());
     let taken = wills(|b, n| {
-        let new = b.connect(Connect { will: will("w", "new"), ..connect("node") });
+        let new = b.connect(Connect {
+            will: will("w", "new"),
+            ..connect("node")
+        });
         b.publish(&new, "w", "birth", Qos::AtLeastOnce, 1, false);
         b.end(n, Cause::Socket);
         b.end(&new, Cause::Socket);
@@ -239,22 +300,55 @@ fn a_refused_connect_leaves_no_will() {
     let mut bench = Bench::new(&[]);
     let watcher = bench.connect(connect("watcher"));
     bench.subscribe(&watcher, "#", Qos::AtLeastOnce);
-    let foreign = Connect { user: Some("g/n".into()), will: will("spBv1.0/g/NDEATH/other", "x"), ..connect("a") };
-    assert_eq!(bench.try_connect(foreign).err(), Some(reason::NOT_AUTHORIZED));
-    let reserved = Connect { will: will("$sparkplug/certificates/x", "x"), ..connect("a") };
-    assert_eq!(bench.try_connect(reserved).err(), Some(reason::NOT_AUTHORIZED));
-    let method = Connect { authentication_method: true, will: will("w", "x"), ..connect("a") };
-    assert_eq!(bench.try_connect(method).err(), Some(reason::BAD_AUTHENTICATION_METHOD));
+    let foreign = Connect {
+        user: Some("g/n".into()),
+        will: will("spBv1.0/g/NDEATH/other", "x"),
+        ..connect("a")
+    };
+    assert_eq!(
+        bench.try_connect(foreign).err(),
+        Some(reason::NOT_AUTHORIZED)
+    );
+    let reserved = Connect {
+        will: will("$sparkplug/certificates/x", "x"),
+        ..connect("a")
+    };
+    assert_eq!(
+        bench.try_connect(reserved).err(),
+        Some(reason::NOT_AUTHORIZED)
+    );
+    let method = Connect {
+        authentication_method: true,
+        will: will("w", "x"),
+        ..connect("a")
+    };
+    assert_eq!(
+        bench.try_connect(method).err(),
+        Some(reason::BAD_AUTHENTICATION_METHOD)
+    );
     assert!(bench.got(&watcher).is_empty());
 }
 
 #[test]
 fn a_client_id_can_not_be_taken_by_another_user() {
     let mut bench = Bench::new(&[]);
-    let first = bench.connect(Connect { user: Some("g/n".into()), ..connect("id") });
-    assert!(bench.try_connect(Connect { user: Some("g/m".into()), ..connect("id") }).is_err());
+    let first = bench.connect(Connect {
+        user: Some("g/n".into()),
+        ..connect("id")
+    });
+    assert!(
+        bench
+            .try_connect(Connect {
+                user: Some("g/m".into()),
+                ..connect("id")
+            })
+            .is_err()
+    );
     assert_eq!(first.link.stopped(), None);
-    bench.connect(Connect { user: Some("g/n".into()), ..connect("id") });
+    bench.connect(Connect {
+        user: Some("g/n".into()),
+        ..connect("id")
+    });
     assert_eq!(first.link.stopped(), Some(Cause::TakeOver));
 }
 
@@ -265,14 +359,26 @@ fn a_delayed_will_waits_and_is_dropped_when_the_client_returns() {
         let watcher = bench.connect(connect("watcher"));
         bench.subscribe(&watcher, "w", Qos::AtLeastOnce);
         let delayed = will("w", "x").map(|w| Will { delay: 5, ..w });
-        let request = Connect { will: delayed, session_expiry: 100, clean: false, ..connect("node") };
+        let request = Connect {
+            will: delayed,
+            session_expiry: 100,
+            clean: false,
+            ..connect("node")
+        };
         let node = bench.connect(request.clone());
         bench.end(&node, Cause::Socket);
         bench.pass(back_after);
-        let node = bench.connect(Connect { will: None, ..request });
+        let node = bench.connect(Connect {
+            will: None,
+            ..request
+        });
         bench.end(&node, Cause::Client);
         bench.pass(20);
-        assert_eq!(bench.got(&watcher).len(), expected, "back after {back_after} s");
+        assert_eq!(
+            bench.got(&watcher).len(),
+            expected,
+            "back after {back_after} s"
+        );
     }
 }
 
@@ -280,7 +386,11 @@ fn a_delayed_will_waits_and_is_dropped_when_the_client_returns() {
 fn sessions_keep_messages_until_they_expire() {
     for (away, expected) in [(5, vec!["1 q1", "2 q2"]), (20, vec![])] {
         let mut bench = Bench::new(&[]);
-        let request = Connect { session_expiry: 10, clean: false, ..connect("s") };
+        let request = Connect {
+            session_expiry: 10,
+            clean: false,
+            ..connect("s")
+        };
         let (s, p) = (bench.connect(request.clone()), bench.connect(connect("p")));
         bench.subscribe(&s, "t", Qos::ExactlyOnce);
         bench.end(&s, Cause::Socket);
@@ -296,7 +406,12 @@ fn sessions_keep_messages_until_they_expire() {
 #[test]
 fn unacknowledged_messages_come_again_with_dup_before_the_rest() {
     let mut bench = Bench::new(&[]);
-    let request = Connect { session_expiry: 10, clean: false, receive_maximum: 2, ..connect("s") };
+    let request = Connect {
+        session_expiry: 10,
+        clean: false,
+        receive_maximum: 2,
+        ..connect("s")
+    };
     let (s, p) = (bench.connect(request.clone()), bench.connect(connect("p")));
     bench.subscribe(&s, "t", Qos::AtLeastOnce);
     for n in 1..=4 {
@@ -306,7 +421,9 @@ fn unacknowledged_messages_come_again_with_dup_before_the_rest() {
     let s = bench.connect(request);
     assert_eq!(bench.got(&s), ["1 q1 dup", "2 q1 dup"]);
     for pid in [1, 2] {
-        bench.send(&s, Packet::Puback(Ack { pid, reason: 0 })).unwrap();
+        bench
+            .send(&s, Packet::Puback(Ack { pid, reason: 0 }))
+            .unwrap();
     }
     assert_eq!(bench.got(&s), ["3 q1", "4 q1"]);
 }
@@ -330,17 +447,27 @@ fn a_repeated_qos_2_publish_is_handed_over_once() {
     let mut bench = Bench::new(&["t"]);
     let s = bench.connect(connect("s"));
     bench.subscribe(&s, "t", Qos::ExactlyOnce);
-    let request = Connect { session_expiry: 10, clean: false, ..connect("p") };
+    let request = Connect {
+        session_expiry: 10,
+        clean: false,
+        ..connect("p")
+    };
     let p = bench.connect(request.clone());
     bench.publish(&p, "t", "x", Qos::ExactlyOnce, 7, false);
     let again = bench.connect(request);
     bench.publish(&again, "t", "x", Qos::ExactlyOnce, 7, false);
-    let publishes = bench.pipeline.iter().filter(|d| matches!(d, Delivery::Publish(_))).count();
+    let publishes = bench
+        .pipeline
+        .iter()
+        .filter(|d| matches!(d, Delivery::Publish(_)))
+        .count();
     assert_eq!(publishes, 1);
     bench.answer(true);
     assert_eq!(bench.acks(&again), [0x50, 2, 0, 7]);
     assert_eq!(bench.got(&s), ["x q2"]);
-    bench.send(&again, Packet::Pubrel(Ack { pid: 7, reason: 0 })).unwrap();
+    bench
+        .send(&again, Packet::Pubrel(Ack { pid: 7, reason: 0 }))
+        .unwrap();
     bench.publish(&again, "t", "y", Qos::ExactlyOnce, 7, false);
     assert_eq!(bench.got(&s), ["y q2"]);
 }
@@ -353,13 +480,31 @@ fn birth_certificates_are_offered_and_clients_can_not_forge_them() {
     let all = bench.connect(connect("all"));
     bench.subscribe(&all, "#", Qos::AtLeastOnce);
     let node = bench.connect(connect("node"));
-    bench.publish(&node, "spBv1.0/g/NBIRTH/n", "birth", Qos::AtMostOnce, 0, false);
-    bench.publish(&node, "$sparkplug/certificates/spBv1.0/g/NBIRTH/n", "forged", Qos::AtLeastOnce, 1, true);
+    bench.publish(
+        &node,
+        "spBv1.0/g/NBIRTH/n",
+        "birth",
+        Qos::AtMostOnce,
+        0,
+        false,
+    );
+    bench.publish(
+        &node,
+        "$sparkplug/certificates/spBv1.0/g/NBIRTH/n",
+        "forged",
+        Qos::AtLeastOnce,
+        1,
+        true,
+    );
     assert_eq!(bench.acks(&node), [0x40, 3, 0, 1, reason::NOT_AUTHORIZED]);
     assert_eq!(bench.got(&live), ["birth q0"]);
     assert_eq!(bench.got(&all), ["birth q0"]);
     let late = bench.connect(connect("late"));
-    bench.subscribe(&late, "$sparkplug/certificates/spBv1.0/+/NBIRTH/+", Qos::AtLeastOnce);
+    bench.subscribe(
+        &late,
+        "$sparkplug/certificates/spBv1.0/+/NBIRTH/+",
+        Qos::AtLeastOnce,
+    );
     bench.subscribe(&late, "spBv1.0/#", Qos::AtLeastOnce);
     assert_eq!(bench.got(&late), ["birth q0 retain"]);
 }
@@ -382,7 +527,11 @@ fn only_a_retained_empty_payload_deletes() {
 #[test]
 fn state_is_the_same_after_a_restart() {
     let mut bench = Bench::new(&[]);
-    let request = Connect { session_expiry: 100, clean: false, ..connect("s") };
+    let request = Connect {
+        session_expiry: 100,
+        clean: false,
+        ..connect("s")
+    };
     let (s, p) = (bench.connect(request.clone()), bench.connect(connect("p")));
     bench.subscribe(&s, "t/#", Qos::AtLeastOnce);
     bench.publish(&p, "t/kept", "r", Qos::AtLeastOnce, 1, true);

@@ -31,7 +31,10 @@ impl Router {
                 }
             }
             let over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-            if self.session(index).is_some_and(|s| s.attached.is_none() && over(s.expires)) {
+            if self
+                .session(index)
+                .is_some_and(|s| s.attached.is_none() && over(s.expires))
+            {
                 self.remove_session(now, index);
             }
         }
@@ -47,7 +50,12 @@ impl Router {
         }
         let mut freed = 0;
         let mut expired = 0;
-        for session in self.sessions.iter_mut().flatten().filter(|s| s.attached.is_none()) {
+        for session in self
+            .sessions
+            .iter_mut()
+            .flatten()
+            .filter(|s| s.attached.is_none())
+        {
             let before = session.outbound.bytes();
             expired += session.outbound.expire(now);
             freed += before - session.outbound.bytes();
