@@ -17,6 +17,8 @@ pub(crate) struct Flood {
     /// Engine times of the last raises, ms; never more than [`MOST`] + 1.
     raises: VecDeque<u64>,
     on: bool,
+    /// Since it was last saved; not part of the snapshot.
+    changed: bool,
 }
 
 impl Flood {
@@ -24,6 +26,7 @@ impl Flood {
     pub(crate) fn raise(&mut self, now: u64) -> bool {
         self.forget(now);
         self.raises.push_back(now);
+        self.changed = true;
         if self.raises.len() > MOST + 1 {
             self.raises.pop_front();
         }
@@ -38,6 +41,11 @@ impl Flood {
         let over = self.on && self.raises.len() < CALM;
         self.on &= !over;
         over
+    }
+
+    /// Whether it changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -68,7 +76,11 @@ impl Flood {
         let [on] = from.flags()?;
         let count = from.length()?;
         let raises = (0..count).map(|_| from.number()).collect::<Result<_, _>>()?;
-        Ok(Self { raises, on })
+        Ok(Self {
+            raises,
+            on,
+            changed: false,
+        })
     }
 }
 

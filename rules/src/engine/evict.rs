@@ -144,4 +144,32 @@ impl Engine {
             self.gone.insert(super::persist::key_bytes(slot.level, &slot.key));
         }
     }
+
+    /// What must hold between any two calls.
+    #[cfg(test)]
+    pub(super) fn check_invariants(&self) {
+        let slots: Vec<&Slot> = self.slots.iter().flatten().collect();
+        let bytes: usize = slots.iter().map(|slot| slot.cost).sum();
+        assert_eq!(self.bytes, bytes, "bytes");
+        for slot in &slots {
+            let base = if slot.is_empty() { 0 } else { slot.base_cost() };
+            let reckoned = base.saturating_add_signed(slot.reckon());
+            assert_eq!(slot.cost, reckoned, "cost of {}", slot.key);
+            assert_eq!(slot.counted, !slot.is_empty());
+            assert!(slot.states.iter().all(|(_, state)| state.is_some()));
+        }
+        let held = slots.iter().filter(|slot| !slot.is_empty()).count();
+        assert_eq!(self.stateful, held, "keys");
+        let indexed = self.devices.len() + self.nodes.len() + self.groups.len();
+        assert_eq!(slots.len(), indexed, "index");
+        for (number, rule) in self.rules.iter().enumerate() {
+            let states = slots.iter().flat_map(|slot| slot.states());
+            let of = states.filter(|(lane, _)| lane.rule as usize == number);
+            let partials: usize = of.map(|(_, state)| state.partials()).sum();
+            assert_eq!(rule.partials, partials, "partial matches of {}", rule.def.id);
+        }
+        for (at, id) in &self.timers {
+            assert_eq!(self.slot(*id).map(|slot| slot.armed), Some(*at), "timer");
+        }
+    }
 }

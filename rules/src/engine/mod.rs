@@ -399,8 +399,11 @@ impl Engine {
         } else {
             known.or_else(|| fresh.map(Box::new))
         };
+        let now = self.now;
         if let Some(slot) = self.slot_mut(target) {
             slot.put(lane, kept);
+            // Before anything is given up, so that this key is not taken for an old one.
+            slot.touched = now;
         }
         self.arm_lane(target, lane);
         Some(signed(after) - signed(before))

@@ -50,7 +50,8 @@ impl Engine {
                 None => {}
             }
         }
-        if std::mem::take(&mut self.own_dirty) {
+        let flood = self.flood.take_changed();
+        if std::mem::take(&mut self.own_dirty) || flood {
             entries.insert(OWN.to_vec(), Some(self.encode_own()));
         }
         entries.into_iter().collect()

@@ -23,7 +23,7 @@ mod tests;
 mod value;
 
 pub(crate) use compile::{Expr, compile};
-pub(crate) use names::{Aggregate, FUNCTIONS, Names, Uses, VARIABLES};
+pub(crate) use names::{Aggregate, Names, Uses, VARIABLES};
 pub(crate) use problem::At;
 pub use problem::ExprProblem;
 pub(crate) use value::{Arith, Val, to_f64};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::expression;
 use super::rule::{Found, pattern_kind, uses_of};
-use crate::lang::expr::{Expr, FUNCTIONS, Names, VARIABLES};
+use crate::lang::expr::{Expr, Names, VARIABLES};
 use crate::lang::nearest::nearest;
 use crate::lang::reader::{At, Item, Table, as_table, integer, unknown_word};
 use crate::lang::source::{Problem, Source};
@@ -144,7 +144,7 @@ pub(super) fn bad_name(name: &str) -> Option<&'static str> {
         Some(c) if (c.is_ascii_alphabetic() || c == '_') && chars.all(fits) => {}
         _ => return Some("use a letter, then letters, digits and _"),
     }
-    if VARIABLES.contains(&name) || FUNCTIONS.contains(&name) || RESERVED.contains(&name) {
+    if VARIABLES.contains(&name) || RESERVED.contains(&name) {
         return Some("it means something else in an expression");
     }
     None
