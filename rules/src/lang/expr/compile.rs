@@ -175,8 +175,9 @@ fn offset(text: &str, (line, column): (isize, isize)) -> Range<usize> {
     let before: usize = text.split_inclusive('\n').take(line).map(str::len).sum();
     let rest = text.get(before..).unwrap_or_default();
     let at = rest.char_indices().nth(column).map_or(rest.len(), |c| c.0);
-    let start = (before + at).min(text.len().saturating_sub(1));
-    start..(start + 1).min(text.len())
+    let start = before + at;
+    let width = text.get(start..).and_then(|t| t.chars().next()).map_or(0, char::len_utf8);
+    start..start + width
 }
 
 pub(super) struct Compiler<'c> {
