@@ -91,10 +91,12 @@ pub async fn streams(url: &str, gateway: &str) -> Result<Audit, AuditError> {
     let mut total = Audit::default();
     for lane in LANES {
         let name = stream::name(gateway, lane);
-        let found = read(&context, &name).await.map_err(|reason| AuditError::Stream {
-            stream: name,
-            reason,
-        })?;
+        let found = read(&context, &name)
+            .await
+            .map_err(|reason| AuditError::Stream {
+                stream: name,
+                reason,
+            })?;
         total.records += found.records;
         total.missing += found.missing;
         total.duplicates += found.duplicates;
@@ -104,7 +106,10 @@ pub async fn streams(url: &str, gateway: &str) -> Result<Audit, AuditError> {
 }
 
 async fn read(context: &jetstream::Context, name: &str) -> Result<Audit, String> {
-    let stream = context.get_stream(name).await.map_err(|error| error.to_string())?;
+    let stream = context
+        .get_stream(name)
+        .await
+        .map_err(|error| error.to_string())?;
     let state = &stream.cached_info().state;
     let (count, last) = (state.messages, state.last_sequence);
     if count == 0 {
@@ -114,7 +119,10 @@ async fn read(context: &jetstream::Context, name: &str) -> Result<Audit, String>
         .create_consumer(OrderedConfig::default())
         .await
         .map_err(|error| error.to_string())?;
-    let mut messages = consumer.messages().await.map_err(|error| error.to_string())?;
+    let mut messages = consumer
+        .messages()
+        .await
+        .map_err(|error| error.to_string())?;
     let mut chain = Chain::default();
     loop {
         let message = match tokio::time::timeout(PATIENCE, messages.next()).await {
@@ -123,14 +131,28 @@ async fn read(context: &jetstream::Context, name: &str) -> Result<Audit, String>
             Ok(None) => return Err("the reading ended early".to_owned()),
             Err(_) => return Err("the server sends nothing more".to_owned()),
         };
-        let header = |name: &str| message.headers.as_ref()?.get(name).map(|value| value.as_str());
+        let header = |name: &str| {
+            message
+                .headers
+                .as_ref()?
+                .get(name)
+                .map(|value| value.as_str())
+        };
         let number = |name: &str| header(name).and_then(|text| text.parse().ok()).unwrap_or(0);
         let (part, parts) = header("Sparkgate-Part")
             .and_then(|text| text.split_once('/'))
             .and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)))
             .unwrap_or((1, 1));
-        chain.take(number("Sparkgate-Record"), number("Sparkgate-Prev"), part, parts);
-        let seq = message.info().map_err(|error| error.to_string())?.stream_sequence;
+        chain.take(
+            number("Sparkgate-Record"),
+            number("Sparkgate-Prev"),
+            part,
+            parts,
+        );
+        let seq = message
+            .info()
+            .map_err(|error| error.to_string())?
+            .stream_sequence;
         if seq >= last {
             return Ok(chain.audit);
         }
@@ -174,6 +196,9 @@ mod tests {
             duplicates: 1,
             ..whole(3)
         };
-        check(&[(1, 0, 1, 1), (2, 1, 1, 1), (3, 2, 1, 1), (2, 1, 1, 1)], back);
+        check(
+            &[(1, 0, 1, 1), (2, 1, 1, 1), (3, 2, 1, 1), (2, 1, 1, 1)],
+            back,
+        );
     }
 }

@@ -91,7 +91,10 @@ mod tests {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5), 1);
         for full in [100u64, 200, 400, 800, 1600, 3200, 5000, 5000] {
             let wait = backoff.fail();
-            assert!(wait >= Duration::from_millis(full / 2), "{wait:?} of {full}");
+            assert!(
+                wait >= Duration::from_millis(full / 2),
+                "{wait:?} of {full}"
+            );
             assert!(wait <= Duration::from_millis(full), "{wait:?} of {full}");
         }
         backoff.reset();

@@ -132,7 +132,8 @@ impl Requests {
             return Ok(answer.clone());
         }
         let allowed = |name: &str| {
-            self.writes.allow.is_empty() || self.writes.allow.iter().any(|it| fits(it, &target, name))
+            self.writes.allow.is_empty()
+                || self.writes.allow.iter().any(|it| fits(it, &target, name))
         };
         if let Some(metric) = body.metrics.iter().find(|metric| !allowed(&metric.name)) {
             return Err(RequestError::NotAllowed {
@@ -143,7 +144,11 @@ impl Requests {
         let answer = (self.hooks.write)(WriteRequest {
             id: body.id,
             target,
-            metrics: body.metrics.into_iter().map(|it| (it.name, it.value)).collect(),
+            metrics: body
+                .metrics
+                .into_iter()
+                .map(|it| (it.name, it.value))
+                .collect(),
             ttl_ms: body.ttl_ms,
             by: body.by,
         })
@@ -231,7 +236,6 @@ async fn serve(requests: &mut Requests, client: Option<Client>) {
     std::future::pending().await
 }
 
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -257,14 +261,18 @@ mod tests {
 
     fn check(subject: &str, body: &str, wanted: &str) {
         let (mut requests, _) = requests(Writes::default());
-        let error = requests.take(subject, body.as_bytes()).unwrap_err().to_string();
+        let error = requests
+            .take(subject, body.as_bytes())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(wanted), "{error}");
     }
 
     #[tokio::test]
     async fn a_repeated_request_is_not_a_second_write() {
         let (mut requests, count) = requests(Writes::default());
-        let body = br#"{"id":"r1","metrics":[{"name":"Setpoint","value":5}],"ttl_ms":2000,"by":"ops"}"#;
+        let body =
+            br#"{"id":"r1","metrics":[{"name":"Setpoint","value":5}],"ttl_ms":2000,"by":"ops"}"#;
         let first = requests.take(SUBJECT, body).unwrap().await;
         let second = requests.take(SUBJECT, body).unwrap().await;
         assert_eq!(first, second);
@@ -295,8 +303,13 @@ mod tests {
             ..Writes::default()
         };
         let (mut requests, count) = requests(writes);
-        let body = |name: &str| format!(r#"{{"id":"{name}","metrics":[{{"name":"{name}","value":1}}]}}"#);
-        assert!(requests.take(SUBJECT, body("Setpoint/1").as_bytes()).is_ok());
+        let body =
+            |name: &str| format!(r#"{{"id":"{name}","metrics":[{{"name":"{name}","value":1}}]}}"#);
+        assert!(
+            requests
+                .take(SUBJECT, body("Setpoint/1").as_bytes())
+                .is_ok()
+        );
         assert!(matches!(
             requests.take(SUBJECT, body("Mode").as_bytes()),
             Err(RequestError::NotAllowed { .. })

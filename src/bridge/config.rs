@@ -379,7 +379,10 @@ mod tests {
         .unwrap();
         assert_eq!(config.errors(), []);
         let limits = config.limits();
-        assert_eq!((limits.backfill_rate, limits.batch), (Some(5000.0), Some(BATCH)));
+        assert_eq!(
+            (limits.backfill_rate, limits.batch),
+            (Some(5000.0), Some(BATCH))
+        );
         assert_eq!(Config::default().errors(), []);
     }
 

@@ -250,9 +250,15 @@ async fn probe(host: &str) -> Result<(), ConnectError> {
 /// Credentials, read anew for every connection, so that changed files need no restart.
 enum Signer {
     None,
-    User { user: String, password: String },
+    User {
+        user: String,
+        password: String,
+    },
     Token(String),
-    Nkey { pair: nkeys::KeyPair, jwt: Option<String> },
+    Nkey {
+        pair: Box<nkeys::KeyPair>,
+        jwt: Option<String>,
+    },
 }
 
 impl Signer {
@@ -272,15 +278,17 @@ impl Signer {
                 .ok_or_else(|| bad(path, "no user JWT in it".to_owned()))?;
             let seed = armoured(&text, "NKEY SEED")
                 .ok_or_else(|| bad(path, "no nkey seed in it".to_owned()))?;
-            let pair = nkeys::KeyPair::from_seed(seed)
-                .map_err(|error| bad(path, error.to_string()))?;
+            let pair =
+                nkeys::KeyPair::from_seed(seed).map_err(|error| bad(path, error.to_string()))?;
             let jwt = Some(jwt.to_owned());
+            let pair = Box::new(pair);
             return Ok(Self::Nkey { pair, jwt });
         }
         if let Some(path) = &config.nkey_file {
             let text = read(path)?;
-            let pair = nkeys::KeyPair::from_seed(&text)
-                .map_err(|error| bad(path, error.to_string()))?;
+            let pair =
+                nkeys::KeyPair::from_seed(&text).map_err(|error| bad(path, error.to_string()))?;
+            let pair = Box::new(pair);
             return Ok(Self::Nkey { pair, jwt: None });
         }
         if let (Some(user), Some(path)) = (&config.user, &config.password_file) {
@@ -354,19 +362,30 @@ mod tests {
             }
         });
         let url = format!("nats://{address}");
-        connect(&Config::default(), &url, "test").await.unwrap_err().state()
+        connect(&Config::default(), &url, "test")
+            .await
+            .unwrap_err()
+            .state()
     }
 
     #[tokio::test]
     async fn what_is_no_server_is_told_apart() {
         assert_eq!(state_of(Some(b"".to_vec())).await, UplinkState::NotNats);
-        assert_eq!(state_of(Some(b"SSH-2.0\r\n".to_vec())).await, UplinkState::NotNats);
+        assert_eq!(
+            state_of(Some(b"SSH-2.0\r\n".to_vec())).await,
+            UplinkState::NotNats
+        );
         let mut huge = b"INFO {".to_vec();
         huge.resize(1 << 20, b'x');
         assert_eq!(state_of(Some(huge)).await, UplinkState::NotNats);
         let nowhere = connect(&Config::default(), "nats://127.0.0.1:1", "test").await;
         assert_eq!(nowhere.unwrap_err().state(), UplinkState::Refused);
-        let nameless = connect(&Config::default(), "nats://no.such.host.invalid:4222", "test").await;
+        let nameless = connect(
+            &Config::default(),
+            "nats://no.such.host.invalid:4222",
+            "test",
+        )
+        .await;
         assert_eq!(nameless.unwrap_err().state(), UplinkState::NoDns);
         let config = Config {
             token_file: Some("/no/such/file".into()),

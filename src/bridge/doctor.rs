@@ -68,10 +68,17 @@ impl Report {
     /// Nothing is missing or unsafe.
     #[must_use]
     pub fn is_safe(&self) -> bool {
-        self.findings.iter().all(|finding| finding.level < Level::Error)
+        self.findings
+            .iter()
+            .all(|finding| finding.level < Level::Error)
     }
 
-    fn say(&mut self, level: Level, what: impl Into<String>, is: impl Into<String>) -> &mut Finding {
+    fn say(
+        &mut self,
+        level: Level,
+        what: impl Into<String>,
+        is: impl Into<String>,
+    ) -> &mut Finding {
         self.findings.push(Finding {
             level,
             what: what.into(),
@@ -104,8 +111,16 @@ impl fmt::Display for Report {
                 writeln!(f, "        mend: {mend}")?;
             }
         }
-        let bad = self.findings.iter().filter(|it| it.level == Level::Error).count();
-        let warnings = self.findings.iter().filter(|it| it.level == Level::Warning).count();
+        let bad = self
+            .findings
+            .iter()
+            .filter(|it| it.level == Level::Error)
+            .count();
+        let warnings = self
+            .findings
+            .iter()
+            .filter(|it| it.level == Level::Warning)
+            .count();
         write!(f, "{bad} missing or unsafe, {warnings} warnings")
     }
 }
@@ -167,7 +182,10 @@ async fn look(
         Ok(account) => limits(report, config, &account),
         Err(error) => {
             let finding = report.say(Level::Error, "JetStream", words_of(&error));
-            finding.mend = Some("enable JetStream for this account (jetstream { } in the server's configuration)".to_owned());
+            finding.mend = Some(
+                "enable JetStream for this account (jetstream { } in the server's configuration)"
+                    .to_owned(),
+            );
             return;
         }
     }
@@ -187,12 +205,17 @@ async fn look(
             "durability",
             "an acknowledgement may be up to the server's sync_interval (2 minutes unless set) ahead of its disk; acknowledged records are kept here for longer",
         );
-        finding.mend = Some("on a single server: jetstream { sync_interval: always } and durability = \"strict\"".to_owned());
+        finding.mend = Some(
+            "on a single server: jetstream { sync_interval: always } and durability = \"strict\""
+                .to_owned(),
+        );
     }
 }
 
 fn version(report: &mut Report, config: &Config, version: &str) {
-    let mut numbers = version.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut numbers = version
+        .split(['.', '-'])
+        .map(|part| part.parse::<u32>().unwrap_or(0));
     let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if found < OLDEST {
         let finding = report.say(Level::Error, "server version", version);
@@ -224,14 +247,21 @@ fn limits(report: &mut Report, config: &Config, account: &Value) {
         } else {
             Level::Ok
         };
-        report.say(level, "account storage", format!("{used} of {most} bytes used"));
+        report.say(
+            level,
+            "account storage",
+            format!("{used} of {most} bytes used"),
+        );
     }
 }
 
 async fn stream(report: &mut Report, config: &Config, gateway: &str, ask: &Ask, lane: Lane) {
     let declared = Declared::of(config, gateway, lane);
     let what = format!("stream {}", declared.name);
-    let info = match ask.api(&format!("STREAM.INFO.{}", declared.name), &Value::Null).await {
+    let info = match ask
+        .api(&format!("STREAM.INFO.{}", declared.name), &Value::Null)
+        .await
+    {
         Ok(info) => info,
         Err(error) => {
             let finding = report.say(Level::Error, what, words_of(&error));
@@ -245,7 +275,10 @@ async fn stream(report: &mut Report, config: &Config, gateway: &str, ask: &Ask, 
     let actual = info.get("config").cloned().unwrap_or(Value::Null);
     let differences = declared.differences(&actual);
     if differences.is_empty() {
-        let state = |name: &str| info.pointer(&format!("/state/{name}")).and_then(Value::as_u64);
+        let state = |name: &str| {
+            info.pointer(&format!("/state/{name}"))
+                .and_then(Value::as_u64)
+        };
         report.say(
             Level::Ok,
             what,
@@ -258,7 +291,11 @@ async fn stream(report: &mut Report, config: &Config, gateway: &str, ask: &Ask, 
         return;
     }
     for difference in differences {
-        let level = if difference.unsafe_now { Level::Error } else { Level::Warning };
+        let level = if difference.unsafe_now {
+            Level::Error
+        } else {
+            Level::Warning
+        };
         let finding = report.say(
             level,
             format!("{what}, {}", difference.field),
@@ -271,13 +308,27 @@ async fn stream(report: &mut Report, config: &Config, gateway: &str, ask: &Ask, 
 
 /// The server stamps its answers since 2.10.
 fn clock(report: &mut Report, info: &Value) {
-    let Some(stamp) = info.get("ts").and_then(Value::as_str).and_then(unix_seconds) else {
+    let Some(stamp) = info
+        .get("ts")
+        .and_then(Value::as_str)
+        .and_then(unix_seconds)
+    else {
         return;
     };
-    let here = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let here = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let apart = here.abs_diff(Duration::from_secs(stamp));
-    let level = if apart > CLOCK_TOLERANCE { Level::Warning } else { Level::Ok };
-    report.say(level, "clocks", format!("{:.0} s apart", apart.as_secs_f64()));
+    let level = if apart > CLOCK_TOLERANCE {
+        Level::Warning
+    } else {
+        Level::Ok
+    };
+    report.say(
+        level,
+        "clocks",
+        format!("{:.0} s apart", apart.as_secs_f64()),
+    );
 }
 
 /// Seconds since 1970 of `YYYY-MM-DDTHH:MM:SS…Z`.
@@ -288,8 +339,16 @@ fn unix_seconds(text: &str) -> Option<u64> {
     let mut time = time.get(..8)?.split(':').map(str::parse::<u64>);
     let (hour, minute, second) = (time.next()?.ok()?, time.next()?.ok()?, time.next()?.ok()?);
     // Days from the civil calendar, years beginning in March.
-    let year = if month <= 2 { year.checked_sub(1)? } else { year };
-    let month = if month <= 2 { month + 9 } else { month.checked_sub(3)? };
+    let year = if month <= 2 {
+        year.checked_sub(1)?
+    } else {
+        year
+    };
+    let month = if month <= 2 {
+        month + 9
+    } else {
+        month.checked_sub(3)?
+    };
     let (era, yoe) = (year / 400, year % 400);
     let doy = (153 * month + 2) / 5 + day.checked_sub(1)?;
     let days = (era * 146_097 + yoe * 365 + yoe / 4 + doy).checked_sub(yoe / 100 + 719_468)?;
@@ -340,7 +399,10 @@ async fn overlaps(report: &mut Report, config: &Config, gateway: &str, ask: &Ask
         .and_then(Value::as_array)
         .map(|names| names.iter().filter_map(Value::as_str).collect())
         .unwrap_or_default();
-    for other in others.into_iter().filter(|name| ours.iter().all(|our| our != name)) {
+    for other in others
+        .into_iter()
+        .filter(|name| ours.iter().all(|our| our != name))
+    {
         let finding = report.say(
             Level::Error,
             "subjects",
@@ -354,8 +416,14 @@ async fn overlaps(report: &mut Report, config: &Config, gateway: &str, ask: &Ask
 
 async fn bucket(report: &mut Report, config: &Config, ask: &Ask, bucket: &str) {
     let what = format!("bucket {bucket}");
-    let add = format!("nats kv add {bucket} --history 1 --replicas {} --storage file", config.replicas);
-    match ask.api(&format!("STREAM.INFO.KV_{bucket}"), &Value::Null).await {
+    let add = format!(
+        "nats kv add {bucket} --history 1 --replicas {} --storage file",
+        config.replicas
+    );
+    match ask
+        .api(&format!("STREAM.INFO.KV_{bucket}"), &Value::Null)
+        .await
+    {
         Ok(info) => {
             let replicas = info.pointer("/config/num_replicas").and_then(Value::as_u64);
             if replicas == Some(u64::from(config.replicas)) {
@@ -367,12 +435,19 @@ async fn bucket(report: &mut Report, config: &Config, ask: &Ask, bucket: &str) {
                     replicas.unwrap_or(0).to_string(),
                 );
                 finding.should = Some(config.replicas.to_string());
-                finding.mend = Some(format!("nats kv edit {bucket} --replicas {}", config.replicas));
+                finding.mend = Some(format!(
+                    "nats kv edit {bucket} --replicas {}",
+                    config.replicas
+                ));
             }
         }
         Err(error) => {
             // It comes into being with the first value when streams are managed.
-            let level = if config.manage { Level::Note } else { Level::Error };
+            let level = if config.manage {
+                Level::Note
+            } else {
+                Level::Error
+            };
             report.say(level, what, words_of(&error)).mend = Some(add);
         }
     }

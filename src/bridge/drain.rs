@@ -26,9 +26,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use self::flight::{Flight, Pace, Window};
-use self::resume::{
-    Checkpoint, Loss, Mark, Suspect,
-};
+use self::resume::{Checkpoint, Loss, Mark, Suspect};
 use super::backoff::Backoff;
 use super::status::UplinkState;
 use crate::buffer::record::RecordId;
@@ -261,7 +259,11 @@ enum Phase {
     /// The stream is being looked at.
     Inspecting,
     /// Reading forward for our last message behind which another publisher wrote.
-    Scanning { next: u64, last_seq: u64, found: Option<Mark> },
+    Scanning {
+        next: u64,
+        last_seq: u64,
+        found: Option<Mark>,
+    },
     /// Publishing.
     Flowing,
     /// No more; the connection goes.

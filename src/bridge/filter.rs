@@ -91,7 +91,10 @@ impl Filters {
     }
 
     fn judge(&mut self, record: &Record, metrics: &[Metric]) -> Verdict {
-        let kept: Box<[bool]> = metrics.iter().map(|metric| self.keep(record, metric)).collect();
+        let kept: Box<[bool]> = metrics
+            .iter()
+            .map(|metric| self.keep(record, metric))
+            .collect();
         // A birth or an empty message says something even without metrics.
         if kept.iter().all(|kept| *kept) {
             Verdict::Whole
@@ -103,7 +106,10 @@ impl Filters {
     }
 
     fn keep(&mut self, record: &Record, metric: &Metric) -> bool {
-        let Some(rule) = self.rules.iter().find(|rule| fits(&rule.matches, &record.key, &metric.name))
+        let Some(rule) = self
+            .rules
+            .iter()
+            .find(|rule| fits(&rule.matches, &record.key, &metric.name))
         else {
             return true;
         };
@@ -160,7 +166,10 @@ pub fn fits(it: &Match, key: &Key, metric: &str) -> bool {
     name(&it.group, key.group.as_ref())
         && name(&it.node, key.node.as_ref())
         && name(&it.device, key.device.as_ref())
-        && it.metric.as_deref().is_none_or(|pattern| glob(pattern, metric))
+        && it
+            .metric
+            .as_deref()
+            .is_none_or(|pattern| glob(pattern, metric))
 }
 
 /// `*` for any run of characters, `?` for one. Time is at most the product of the lengths.
@@ -274,7 +283,10 @@ mod tests {
             ..rule("Debug/*")
         };
         let mut filters = Filters::new(vec![drop]);
-        assert_eq!(left(&mut filters, 1, 0, &[("Debug/a", 1.0), ("T", 1.0)]), Some(1));
+        assert_eq!(
+            left(&mut filters, 1, 0, &[("Debug/a", 1.0), ("T", 1.0)]),
+            Some(1)
+        );
         assert_eq!(left(&mut filters, 2, 0, &[("Debug/a", 1.0)]), None);
         assert_eq!(left(&mut filters, 3, 0, &[]), Some(0));
     }
@@ -288,11 +300,31 @@ mod tests {
             ..rule("T")
         };
         let mut filters = Filters::new(vec![thin]);
-        assert_eq!(left(&mut filters, 1, 0, &[("T", 1.0)]), Some(1), "first value");
-        assert_eq!(left(&mut filters, 2, 5_000, &[("T", 9.0)]), None, "too soon");
-        assert_eq!(left(&mut filters, 3, 15_000, &[("T", 1.4)]), None, "within the band");
-        assert_eq!(left(&mut filters, 4, 16_000, &[("T", 1.6)]), Some(1), "moved");
-        assert_eq!(left(&mut filters, 5, 80_000, &[("T", 1.6)]), Some(1), "overdue");
+        assert_eq!(
+            left(&mut filters, 1, 0, &[("T", 1.0)]),
+            Some(1),
+            "first value"
+        );
+        assert_eq!(
+            left(&mut filters, 2, 5_000, &[("T", 9.0)]),
+            None,
+            "too soon"
+        );
+        assert_eq!(
+            left(&mut filters, 3, 15_000, &[("T", 1.4)]),
+            None,
+            "within the band"
+        );
+        assert_eq!(
+            left(&mut filters, 4, 16_000, &[("T", 1.6)]),
+            Some(1),
+            "moved"
+        );
+        assert_eq!(
+            left(&mut filters, 5, 80_000, &[("T", 1.6)]),
+            Some(1),
+            "overdue"
+        );
         // Read again after a doubt: the same decisions.
         assert_eq!(left(&mut filters, 4, 16_000, &[("T", 1.6)]), Some(1));
         assert_eq!(left(&mut filters, 3, 15_000, &[("T", 1.4)]), None);

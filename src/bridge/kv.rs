@@ -151,7 +151,10 @@ impl Known {
             keep
         });
         if *bytes > self.max_bytes {
-            tracing::warn!(bytes = *bytes, "last-known values wait for the bucket; the oldest are dropped");
+            tracing::warn!(
+                bytes = *bytes,
+                "last-known values wait for the bucket; the oldest are dropped"
+            );
             self.devices.retain(|_, device| {
                 let keep = *bytes <= goal || device.writing;
                 if !keep {
@@ -179,7 +182,9 @@ impl Known {
         let Some(device) = self.devices.get_mut(key) else {
             return;
         };
-        let metrics = stored.and_then(|value| value.get("metrics")).and_then(Value::as_array);
+        let metrics = stored
+            .and_then(|value| value.get("metrics"))
+            .and_then(Value::as_array);
         for metric in metrics.into_iter().flatten() {
             let Some(name) = metric.get("name").and_then(Value::as_str) else {
                 continue;
@@ -204,7 +209,10 @@ impl Known {
         // Writing to a vector can't fail.
         let _ = std::io::Write::write_fmt(
             &mut out,
-            format_args!("{{\"online\":{online},\"record\":{},\"metrics\":[", device.record),
+            format_args!(
+                "{{\"online\":{online},\"record\":{},\"metrics\":[",
+                device.record
+            ),
         );
         for (index, (_, json)) in metrics.iter().enumerate() {
             if index > 0 {
@@ -333,12 +341,15 @@ fn settle(known: &mut Known, written: Written, interval: Duration) {
 async fn prepare(client: &Client, config: &Config) -> Result<(), AskError> {
     let ask = Ask(client.clone());
     for bucket in [STATE, SCHEMA] {
-        let info = ask.api(&format!("STREAM.INFO.KV_{bucket}"), &Value::Null).await;
+        let info = ask
+            .api(&format!("STREAM.INFO.KV_{bucket}"), &Value::Null)
+            .await;
         match info {
             Err(AskError::Refused(refusal)) if refusal.err_code == 10059 && config.manage => {
                 tracing::info!(bucket, "bucket is created");
                 let request = declared(bucket, config.replicas);
-                ask.api(&format!("STREAM.CREATE.KV_{bucket}"), &request).await?;
+                ask.api(&format!("STREAM.CREATE.KV_{bucket}"), &request)
+                    .await?;
             }
             Ok(_) => {}
             Err(error) => return Err(error),
@@ -352,7 +363,10 @@ async fn stored(client: &Client, gateway: &str, key: &Key) -> Result<Option<Valu
     use base64::Engine as _;
     let subject = format!("$KV.{STATE}.{}", kv_key(gateway, key));
     let what = format!("STREAM.MSG.GET.KV_{STATE}");
-    match Ask(client.clone()).api(&what, &json!({ "last_by_subj": subject })).await {
+    match Ask(client.clone())
+        .api(&what, &json!({ "last_by_subj": subject }))
+        .await
+    {
         Ok(answer) => Ok(answer
             .pointer("/message/data")
             .and_then(Value::as_str)
@@ -375,7 +389,11 @@ async fn put(client: &Client, put: Put, gateway: &str, key: &Key, body: &Bytes) 
     };
     let subject = format!("$KV.{bucket}.{}", kv_key(gateway, key));
     if body.len() > client.max_payload() {
-        tracing::warn!(subject, bytes = body.len(), "entry is larger than the server takes; left out");
+        tracing::warn!(
+            subject,
+            bytes = body.len(),
+            "entry is larger than the server takes; left out"
+        );
         return true;
     }
     let asked = client.request(subject, body.clone());
@@ -467,7 +485,10 @@ mod tests {
         known.apply(&record(2, Class::Data, "d", &[("b", 3.0)]));
         known.apply(&record(3, Class::Death, "d", &[]));
         let value = shown(&known, "d");
-        assert_eq!((value["online"].as_bool(), value["record"].as_u64()), (Some(false), Some(3)));
+        assert_eq!(
+            (value["online"].as_bool(), value["record"].as_u64()),
+            (Some(false), Some(3))
+        );
         assert_eq!(value["metrics"][0]["value"], 1.0);
         assert_eq!(value["metrics"][1]["value"], 3.0);
         known.apply(&record(4, Class::Birth, "d", &[("c", 1.0)]));
@@ -515,7 +536,11 @@ mod tests {
         }
         known.apply(&record(2, Class::Data, "d", &[("a", 2.0)]));
         assert_eq!(known.due(now, 9), []);
-        settle(&mut known, Written::State(key("d"), true), Duration::from_secs(5));
+        settle(
+            &mut known,
+            Written::State(key("d"), true),
+            Duration::from_secs(5),
+        );
         assert_eq!(known.due(now, 9), []);
         assert_eq!(known.due(now + Duration::from_secs(6), 9), [key("d")]);
     }

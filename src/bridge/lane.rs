@@ -245,8 +245,11 @@ impl<U: Uplink> LaneTask<U> {
                     unsendable,
                     checkpoint,
                 } => {
-                    self.shared.source.ack(self.lane, up_to, u64::from(filtered));
-                    self.meter.count(u64::from(published + filtered + unsendable));
+                    self.shared
+                        .source
+                        .ack(self.lane, up_to, u64::from(filtered));
+                    self.meter
+                        .count(u64::from(published + filtered + unsendable));
                     self.unkept = Some(checkpoint);
                     if self.lane == Lane::Data {
                         self.shared.data_acked.store(up_to, Ordering::Release);
@@ -265,7 +268,8 @@ impl<U: Uplink> LaneTask<U> {
         // Newer data than what is known to be needed may be there already: it only makes alarms wait longer.
         let data = self.shared.source.newest(Lane::Data);
         let acked = self.shared.data_acked.load(Ordering::Acquire);
-        self.drain.handle_limit(if acked >= data { head } else { acked });
+        self.drain
+            .handle_limit(if acked >= data { head } else { acked });
     }
 
     fn connect(&mut self) {
@@ -287,7 +291,8 @@ impl<U: Uplink> LaneTask<U> {
             Err(error) => {
                 let detail = error.to_string();
                 tracing::debug!(lane = ?self.lane, %error, "no connection");
-                self.drain.handle_connect_failed(now, error.state(), &detail);
+                self.drain
+                    .handle_connect_failed(now, error.state(), &detail);
             }
         }
     }
@@ -359,7 +364,8 @@ impl<U: Uplink> LaneTask<U> {
                     self.max_message = seen.max_message.map_or(server, |most| most.min(server));
                 }
                 self.replicas = seen.replicas;
-                self.drain.handle_appended(self.shared.source.head(self.lane));
+                self.drain
+                    .handle_appended(self.shared.source.head(self.lane));
                 self.drain.handle_inspected(now, seen.inspection);
             }
             Asked::LookedUp(Ok(stored)) => self.drain.handle_looked_up(now, stored),
@@ -418,7 +424,8 @@ impl<U: Uplink> LaneTask<U> {
                     self.loaded.extend(batch.loaded);
                 }
                 // The head moved on while this was read.
-                self.drain.handle_appended(self.shared.source.head(self.lane));
+                self.drain
+                    .handle_appended(self.shared.source.head(self.lane));
             }
             Err(error) => {
                 tracing::warn!(lane = ?self.lane, %error, "the journal can't be read; again soon");
@@ -491,7 +498,13 @@ impl<U: Uplink> LaneTask<U> {
                 (
                     subject::subject(gateway, Class::Gap, &NO_KEY),
                     Headers::of_gap(gateway, &NO_KEY, ms),
-                    gap_body(from, mark.record, count, None, "no longer kept when the stream needed it again"),
+                    gap_body(
+                        from,
+                        mark.record,
+                        count,
+                        None,
+                        "no longer kept when the stream needed it again",
+                    ),
                 )
             }
         };
@@ -505,7 +518,10 @@ impl<U: Uplink> LaneTask<U> {
         headers.place(&prefix, place, publish.msg_id);
         let first = publish.batch.is_none_or(|place| place.sequence == 1);
         if first {
-            headers.push("Nats-Expected-Last-Sequence", publish.expected_last.to_string());
+            headers.push(
+                "Nats-Expected-Last-Sequence",
+                publish.expected_last.to_string(),
+            );
         }
         if let Some(before) = publish.follows.filter(|_| self.replicas == 1) {
             let id = message_id(&prefix, before.record, before.part, before.parts);
@@ -551,11 +567,20 @@ impl<U: Uplink> LaneTask<U> {
 
     /// Gives what the stream has taken to the buckets.
     async fn hand_on(&mut self, up_to: RecordId) {
-        while self.unacked.front().is_some_and(|record| record.id <= up_to) {
+        while self
+            .unacked
+            .front()
+            .is_some_and(|record| record.id <= up_to)
+        {
             let Some(record) = self.unacked.pop_front() else {
                 break;
             };
-            if let Some(acked) = self.shared.acked.as_ref().filter(|_| self.lane == Lane::Data) {
+            if let Some(acked) = self
+                .shared
+                .acked
+                .as_ref()
+                .filter(|_| self.lane == Lane::Data)
+            {
                 // The buckets' task takes at once and writes later; it ends only with the bridge.
                 let _ = acked.send(record).await;
             }
@@ -592,13 +617,17 @@ impl<U: Uplink> LaneTask<U> {
             let Some(record) = records.first() else {
                 return Ok(Kept::Already);
             };
-            shared.quarantine.keep(&shared.gateway, &shared.epoch, record, &cause)
+            shared
+                .quarantine
+                .keep(&shared.gateway, &shared.epoch, record, &cause)
         })
         .await;
         match kept {
             Ok(Ok(Kept::At(path))) => tracing::info!(path = %path.display(), "bytes kept"),
             Ok(Ok(Kept::Already)) => {}
-            Ok(Ok(Kept::NoRoom)) => tracing::error!(record, "quarantine is full, bytes are not kept"),
+            Ok(Ok(Kept::NoRoom)) => {
+                tracing::error!(record, "quarantine is full, bytes are not kept")
+            }
             Ok(Err(error)) => tracing::error!(%error, record, "bytes can't be kept in quarantine"),
             Err(error) => tracing::error!(%error, record, "bytes can't be kept in quarantine"),
         }

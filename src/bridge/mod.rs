@@ -40,9 +40,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use self::commands::Requests;
 pub use self::config::Config;
 pub use self::connect::ConnectError;
-use self::commands::Requests;
 use self::drain::Limits;
 use self::filter::Filters;
 pub use self::hooks::{AckRequest, Answer, Hooks, Notice, WriteRequest};
@@ -114,7 +114,10 @@ impl BridgeHandle {
         for task in tasks {
             // A lane ends by itself at the deadline; one that hangs is not waited for.
             let abort = task.abort_handle();
-            if tokio::time::timeout(limit + Duration::from_secs(1), task).await.is_err() {
+            if tokio::time::timeout(limit + Duration::from_secs(1), task)
+                .await
+                .is_err()
+            {
                 abort.abort();
             }
         }
@@ -162,7 +165,12 @@ pub fn spawn<U: Uplink>(parts: Parts, uplink: U) -> BridgeHandle {
     let (alarm_client, alarm_clients) = watch::channel(None);
     let mut tasks = Vec::new();
     if parts.config.state.enabled {
-        let buckets = kv::run(parts.config.clone(), parts.gateway.clone(), taken, data_clients);
+        let buckets = kv::run(
+            parts.config.clone(),
+            parts.gateway.clone(),
+            taken,
+            data_clients,
+        );
         tasks.push(tokio::spawn(buckets));
     }
     let requests = Requests::new(
@@ -217,9 +225,9 @@ fn seed(gateway: &str) -> u64 {
     let time = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64);
-    gateway
-        .bytes()
-        .fold(time, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte)))
+    gateway.bytes().fold(time, |seed, byte| {
+        seed.wrapping_mul(31).wrapping_add(u64::from(byte))
+    })
 }
 
 #[cfg(test)]

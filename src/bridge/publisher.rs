@@ -349,7 +349,10 @@ async fn inspect(
 ) -> Result<Seen, AskError> {
     let name = &declared.name;
     let info = match ask.api(&format!("STREAM.INFO.{name}"), &Value::Null).await {
-        Ok(info) => match info.get("config").and_then(|config| declared.update(config)) {
+        Ok(info) => match info
+            .get("config")
+            .and_then(|config| declared.update(config))
+        {
             Some(update) if manage => {
                 tracing::info!(stream = name, "stream is changed to what is declared");
                 ask.api(&format!("STREAM.UPDATE.{name}"), &update).await?
@@ -358,7 +361,8 @@ async fn inspect(
         },
         Err(AskError::Refused(refusal)) if refusal.err_code == 10059 && manage => {
             tracing::info!(stream = name, "stream is created");
-            ask.api(&format!("STREAM.CREATE.{name}"), &declared.create()).await?
+            ask.api(&format!("STREAM.CREATE.{name}"), &declared.create())
+                .await?
         }
         Err(error) => return Err(error),
     };
@@ -367,8 +371,9 @@ async fn inspect(
         return Err(AskError::Refused(Refusal {
             code: 400,
             err_code: 10060,
-            description: "durability = \"strict\" needs a stream with atomic batches (nats-server 2.12)"
-                .to_owned(),
+            description:
+                "durability = \"strict\" needs a stream with atomic batches (nats-server 2.12)"
+                    .to_owned(),
         }));
     }
     let number = |pointer: &str| info.pointer(pointer).and_then(Value::as_u64);
@@ -380,7 +385,11 @@ async fn inspect(
     };
     Ok(Seen {
         inspection: Inspection {
-            created: identity(info.get("created").and_then(Value::as_str).unwrap_or_default()),
+            created: identity(
+                info.get("created")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default(),
+            ),
             last_seq,
             tail,
         },
@@ -441,8 +450,14 @@ fn whose(answer: &Value, gateway: &str, prefix: &str) -> Stored {
         return Stored::Foreign;
     };
     if !id.starts_with(prefix) {
-        let ours = id.strip_prefix(gateway).is_some_and(|rest| rest.starts_with('-'));
-        return if ours { Stored::OtherEpoch } else { Stored::Foreign };
+        let ours = id
+            .strip_prefix(gateway)
+            .is_some_and(|rest| rest.starts_with('-'));
+        return if ours {
+            Stored::OtherEpoch
+        } else {
+            Stored::Foreign
+        };
     }
     let number = |name: &str| header(name).and_then(|text| text.parse().ok());
     let (part, parts) = header("Sparkgate-Part")
@@ -560,9 +575,17 @@ mod tests {
         };
         check(
             "NATS/1.0\r\nce-id: site-a-e1-42.2\r\nSparkgate-Record: 42\r\nSparkgate-Prev: 40\r\nSparkgate-Part: 2/3\r\n\r\n",
-            Stored::Ours(Mark { record: 42, prev: 40, part: 2, parts: 3 }),
+            Stored::Ours(Mark {
+                record: 42,
+                prev: 40,
+                part: 2,
+                parts: 3,
+            }),
         );
-        check("NATS/1.0\r\nce-id: site-a-e0-42\r\n\r\n", Stored::OtherEpoch);
+        check(
+            "NATS/1.0\r\nce-id: site-a-e0-42\r\n\r\n",
+            Stored::OtherEpoch,
+        );
         check("NATS/1.0\r\nce-id: site-ab-e0-42\r\n\r\n", Stored::Foreign);
         check("NATS/1.0\r\nNats-Msg-Id: x\r\n\r\n", Stored::Foreign);
         check("", Stored::Foreign);

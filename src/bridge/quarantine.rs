@@ -40,7 +40,13 @@ impl Quarantine {
     ///
     /// # Errors
     /// The file system's.
-    pub fn keep(&self, gateway: &str, epoch: &str, record: &Record, cause: &str) -> std::io::Result<Kept> {
+    pub fn keep(
+        &self,
+        gateway: &str,
+        epoch: &str,
+        record: &Record,
+        cause: &str,
+    ) -> std::io::Result<Kept> {
         std::fs::create_dir_all(&self.folder)?;
         let stem = format!("{epoch}-{}", record.id);
         let path = self.folder.join(format!("{stem}.bin"));
@@ -60,7 +66,10 @@ impl Quarantine {
             "received_at": record.received_ms,
             "cause": cause,
         });
-        std::fs::write(self.folder.join(format!("{stem}.json")), format!("{about}\n"))?;
+        std::fs::write(
+            self.folder.join(format!("{stem}.json")),
+            format!("{about}\n"),
+        )?;
         let part = self.folder.join(format!("{stem}.part"));
         let mut file = std::fs::File::create(&part)?;
         file.write_all(&record.body)?;

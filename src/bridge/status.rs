@@ -116,7 +116,11 @@ impl UplinkStatus {
     /// The status of a bridge with these lanes.
     #[must_use]
     pub fn of(data: LaneStatus, alarms: LaneStatus) -> Self {
-        let worst = if alarms.state > data.state { &alarms } else { &data };
+        let worst = if alarms.state > data.state {
+            &alarms
+        } else {
+            &data
+        };
         Self {
             state: worst.state,
             since_ms: worst.since_ms,
@@ -129,7 +133,12 @@ impl UplinkStatus {
     #[must_use]
     #[allow(clippy::cast_precision_loss)] // milliseconds of one outage
     pub fn oldest_pending_s(&self, now_ms: u64) -> Option<f64> {
-        let oldest = self.data.oldest_ms.into_iter().chain(self.alarms.oldest_ms).min()?;
+        let oldest = self
+            .data
+            .oldest_ms
+            .into_iter()
+            .chain(self.alarms.oldest_ms)
+            .min()?;
         Some(now_ms.saturating_sub(oldest) as f64 / 1000.0)
     }
 }

@@ -187,7 +187,8 @@ impl Declared {
             self.name,
             self.subjects.join(","),
             self.replicas,
-            self.max_bytes.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string()),
+            self.max_bytes
+                .map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string()),
             if self.atomic { " --allow-batch" } else { "" },
         )
     }
@@ -200,7 +201,10 @@ impl Declared {
             "subjects" => edit(format!("--subjects '{}'", self.subjects.join(","))),
             "discard" => edit("--discard new".to_owned()),
             "num_replicas" => edit(format!("--replicas {}", self.replicas)),
-            "max_bytes" => edit(format!("--max-bytes {}", self.max_bytes.unwrap_or_default())),
+            "max_bytes" => edit(format!(
+                "--max-bytes {}",
+                self.max_bytes.unwrap_or_default()
+            )),
             "allow_atomic" => edit("--allow-batch".to_owned()),
             "duplicate_window" => edit("--dupe-window 2m".to_owned()),
             "allow_rollup_hdrs" => edit("--no-allow-rollup".to_owned()),

@@ -71,16 +71,29 @@ impl Rig {
     }
 
     async fn drained(&self) {
-        let (data, alarms) = (self.journal.head(Lane::Data), self.journal.head(Lane::Alarms));
-        self.until("drained", |d, a| d.acked >= data && a.acked >= alarms).await;
+        let (data, alarms) = (
+            self.journal.head(Lane::Data),
+            self.journal.head(Lane::Alarms),
+        );
+        self.until("drained", |d, a| d.acked >= data && a.acked >= alarms)
+            .await;
     }
 
     fn events(&self, wanted: impl Fn(&Event) -> bool) -> usize {
-        self.notes.all().iter().filter(|notice| wanted(&notice.event)).count()
+        self.notes
+            .all()
+            .iter()
+            .filter(|notice| wanted(&notice.event))
+            .count()
     }
 }
 
-fn launch(config: &Config, journal: &Arc<Journal>, notes: &Arc<Notes>, folder: &Path) -> BridgeHandle {
+fn launch(
+    config: &Config,
+    journal: &Arc<Journal>,
+    notes: &Arc<Notes>,
+    folder: &Path,
+) -> BridgeHandle {
     let notes = notes.clone();
     let config = config.clone();
     let uplink = Nats::new(config.clone(), GATEWAY, "e1");
@@ -100,9 +113,13 @@ fn launch(config: &Config, journal: &Arc<Journal>, notes: &Arc<Notes>, folder: &
                 notice: Arc::new(move |notice| notes.add(notice)),
                 write: Arc::new(|request| {
                     let metric = request.metrics[0].0.clone();
-                    Box::pin(async { Ok(serde_json::json!({ "status": "confirmed", "metric": metric })) })
+                    Box::pin(async move {
+                        Ok(serde_json::json!({ "status": "confirmed", "metric": metric }))
+                    })
                 }),
-                ack: Arc::new(|request| Box::pin(async { Ok(serde_json::json!({ "id": request.id })) })),
+                ack: Arc::new(|request| {
+                    Box::pin(async move { Ok(serde_json::json!({ "id": request.id })) })
+                }),
             },
         },
         uplink,
@@ -123,7 +140,11 @@ fn check_complete(messages: &[Stored], journal: &Journal, lane: Lane) {
     let mut devices: HashMap<String, u64> = HashMap::new();
     for message in messages {
         let record = message.record();
-        assert!(record > prev, "record {record} behind {prev} at {}", message.seq);
+        assert!(
+            record > prev,
+            "record {record} behind {prev} at {}",
+            message.seq
+        );
         assert_eq!(message.prev(), prev, "link of record {record}");
         prev = record;
         ids.push(record);
@@ -185,7 +206,13 @@ async fn an_outage_longer_than_the_dedupe_window_makes_no_duplicates() {
     rig.journal.append_data(100, 5);
     rig.drained().await;
     let context = nats.jetstream().await;
-    let mut config = context.get_stream(DATA).await.unwrap().cached_info().config.clone();
+    let mut config = context
+        .get_stream(DATA)
+        .await
+        .unwrap()
+        .cached_info()
+        .config
+        .clone();
     config.duplicate_window = Duration::from_secs(1);
     context.update_stream(config).await.unwrap();
     for _ in 0..4 {
@@ -208,7 +235,13 @@ async fn a_purge_and_a_restart_go_on_where_they_were() {
     rig.journal.append_data(500, 5);
     rig.drained().await;
     let context = nats.jetstream().await;
-    context.get_stream(DATA).await.unwrap().purge().await.unwrap();
+    context
+        .get_stream(DATA)
+        .await
+        .unwrap()
+        .purge()
+        .await
+        .unwrap();
     rig.kill().await;
     rig.journal.append_data(500, 5);
     rig.drained().await;
@@ -278,17 +311,26 @@ async fn a_full_stream_keeps_everything_until_it_is_enlarged() {
     rig.journal.append_data(10, 5);
     rig.drained().await;
     let context = nats.jetstream().await;
-    let mut config = context.get_stream(DATA).await.unwrap().cached_info().config.clone();
+    let mut config = context
+        .get_stream(DATA)
+        .await
+        .unwrap()
+        .cached_info()
+        .config
+        .clone();
     config.max_bytes = 300_000;
     context.update_stream(config.clone()).await.unwrap();
     rig.journal.append_data(3000, 5);
-    rig.until("full", |data, _| data.state == UplinkState::Full).await;
+    rig.until("full", |data, _| data.state == UplinkState::Full)
+        .await;
     rig.journal.append(Class::Alarm, "{\"id\":\"a1\"}");
-    rig.until("alarm sent", |_, alarms| alarms.published == 1).await;
+    rig.until("alarm sent", |_, alarms| alarms.published == 1)
+        .await;
     config.max_bytes = -1;
     context.update_stream(config).await.unwrap();
     rig.drained().await;
-    rig.until("well again", |data, _| data.state == UplinkState::Ok).await;
+    rig.until("well again", |data, _| data.state == UplinkState::Ok)
+        .await;
     check_complete(&nats.read_all(DATA).await, &rig.journal, Lane::Data);
 }
 
@@ -303,22 +345,40 @@ async fn a_birth_larger_than_a_message_goes_in_parts_and_the_rest_flows_on() {
     rig.journal.append_data(100, 1);
     rig.drained().await;
     let messages = nats.read_all(DATA).await;
-    let parts: Vec<_> = messages.iter().filter(|m| m.subject.contains(".birth.")).collect();
+    let parts: Vec<_> = messages
+        .iter()
+        .filter(|m| m.subject.contains(".birth."))
+        .collect();
     assert!(parts.len() >= 2);
     let mut metrics = 0;
     for (index, part) in parts.iter().enumerate() {
-        assert_eq!(part.header("Sparkgate-Part"), format!("{}/{}", index + 1, parts.len()));
-        assert_eq!(part.header("Nats-Msg-Id"), format!("site-a-e1-1.{}", index + 1));
+        assert_eq!(
+            part.header("Sparkgate-Part"),
+            format!("{}/{}", index + 1, parts.len())
+        );
+        assert_eq!(
+            part.header("Nats-Msg-Id"),
+            format!("site-a-e1-1.{}", index + 1)
+        );
         metrics += part.json()["metrics"].as_array().unwrap().len();
     }
     assert_eq!(metrics, 20_000);
-    let gaps: Vec<_> = messages.iter().filter(|m| m.subject.contains(".gap.")).collect();
+    let gaps: Vec<_> = messages
+        .iter()
+        .filter(|m| m.subject.contains(".gap."))
+        .collect();
     assert_eq!(gaps.len(), 1);
-    assert_eq!((gaps[0].record(), gaps[0].json()["count"].as_u64()), (102, Some(1)));
+    assert_eq!(
+        (gaps[0].record(), gaps[0].json()["count"].as_u64()),
+        (102, Some(1))
+    );
     assert_eq!(messages.len(), parts.len() + 201);
     let kept = rig.folder.path().join("quarantine/e1-102.bin");
     assert!(std::fs::metadata(kept).unwrap().len() > 2 << 20);
-    assert_eq!(rig.events(|event| matches!(event, Event::Unsendable { record: 102, .. })), 1);
+    assert_eq!(
+        rig.events(|event| matches!(event, Event::Unsendable { record: 102, .. })),
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -328,15 +388,23 @@ async fn another_publisher_fences_this_one_until_it_is_silent() {
     rig.journal.append_data(100, 5);
     rig.drained().await;
     let client = nats.client().await;
-    client.publish("sparkgate.site-a.data.x.y._", "intruder".into()).await.unwrap();
+    client
+        .publish("sparkgate.site-a.data.x.y._", "intruder".into())
+        .await
+        .unwrap();
     client.flush().await.unwrap();
     rig.journal.append_data(100, 5);
-    rig.until("fenced", |data, _| data.state == UplinkState::Fenced).await;
+    rig.until("fenced", |data, _| data.state == UplinkState::Fenced)
+        .await;
     assert_eq!(rig.events(|event| *event == Event::Fenced), 1);
     rig.until("going on", |data, _| data.acked == 200).await;
     let messages = nats.read_all(DATA).await;
     assert_eq!(messages.len(), 201);
-    let ours: Vec<u64> = messages.iter().map(Stored::record).filter(|id| *id > 0).collect();
+    let ours: Vec<u64> = messages
+        .iter()
+        .map(Stored::record)
+        .filter(|id| *id > 0)
+        .collect();
     assert_eq!(ours, rig.journal.ids(Lane::Data));
 }
 
@@ -348,17 +416,25 @@ async fn a_server_without_jetstream_or_stream_or_rights_is_named() {
         ..to(&nats)
     });
     rig.journal.append_data(10, 1);
-    rig.until("refused", |data, _| data.state == UplinkState::Refused).await;
+    rig.until("refused", |data, _| data.state == UplinkState::Refused)
+        .await;
     nats.restart();
-    rig.until("no stream", |data, _| data.state == UplinkState::NoStream).await;
+    rig.until("no stream", |data, _| data.state == UplinkState::NoStream)
+        .await;
     nats.configure("authorization { user: a, password: b }");
     nats.restart();
-    rig.until("bad credentials", |data, _| data.state == UplinkState::BadCredentials).await;
+    rig.until("bad credentials", |data, _| {
+        data.state == UplinkState::BadCredentials
+    })
+    .await;
     nats.configure(
         "accounts { A: { users: [{user: a, password: b}], jetstream: enabled }, B: { users: [{user: c, password: d}] } }\nno_auth_user: c",
     );
     nats.restart();
-    rig.until("no JetStream", |data, _| data.state == UplinkState::NoJetStream).await;
+    rig.until("no JetStream", |data, _| {
+        data.state == UplinkState::NoJetStream
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -378,8 +454,14 @@ async fn one_forbidden_subject_does_not_stop_the_others() {
     rig.drained().await;
     let messages = nats.read_all(DATA).await;
     assert_eq!(messages.len(), 8);
-    assert_eq!(messages[3].subject, "sparkgate.site-a.gap.plantA.gw-07.press-3");
-    assert_eq!(rig.events(|event| matches!(event, Event::Unsendable { record: 4, .. })), 1);
+    assert_eq!(
+        messages[3].subject,
+        "sparkgate.site-a.gap.plantA.gw-07.press-3"
+    );
+    assert_eq!(
+        rig.events(|event| matches!(event, Event::Unsendable { record: 4, .. })),
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -417,7 +499,8 @@ async fn in_strict_order_an_alarm_waits_for_the_data_before_it() {
         },
         journal,
     );
-    rig.until("an alarm was sent", |_, alarms| alarms.published == 1).await;
+    rig.until("an alarm was sent", |_, alarms| alarms.published == 1)
+        .await;
     // The data lane's status may be a tick old; the stream itself is the witness.
     assert_eq!(nats.read_all(DATA).await.len(), 20_000);
     rig.drained().await;
@@ -432,20 +515,35 @@ async fn the_doctor_names_what_is_missing_and_unsafe() {
     };
     let report = doctor::examine(&config, GATEWAY).await.unwrap();
     assert!(!report.is_safe());
-    assert!(report.to_string().contains("nats stream add SPARKGATE_site-a "), "{report}");
+    assert!(
+        report
+            .to_string()
+            .contains("nats stream add SPARKGATE_site-a "),
+        "{report}"
+    );
     let rig = Rig::start(to(&nats));
     rig.journal.append_birth(3);
     rig.drained().await;
     let report = doctor::examine(&to(&nats), GATEWAY).await.unwrap();
     assert!(report.is_safe(), "{report}");
     let context = nats.jetstream().await;
-    let mut stream = context.get_stream(ALARMS).await.unwrap().cached_info().config.clone();
+    let mut stream = context
+        .get_stream(ALARMS)
+        .await
+        .unwrap()
+        .cached_info()
+        .config
+        .clone();
     stream.discard = async_nats::jetstream::stream::DiscardPolicy::Old;
     context.update_stream(stream).await.unwrap();
     let report = doctor::examine(&config, GATEWAY).await.unwrap();
     assert!(!report.is_safe());
     assert!(report.to_string().contains("--discard new"), "{report}");
-    assert!(doctor::examine(&to(&Server::absent()), GATEWAY).await.is_err());
+    assert!(
+        doctor::examine(&to(&Server::absent()), GATEWAY)
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -463,7 +561,8 @@ async fn the_buckets_follow_the_stream() {
         async move {
             loop {
                 if let Ok(store) = context.get_key_value(bucket).await
-                    && let Ok(Some(value)) = store.get(format!("site-a.plantA.gw-07.{device}")).await
+                    && let Ok(Some(value)) =
+                        store.get(format!("site-a.plantA.gw-07.{device}")).await
                 {
                     return serde_json::from_slice::<serde_json::Value>(&value).unwrap();
                 }
@@ -473,7 +572,10 @@ async fn the_buckets_follow_the_stream() {
         }
     };
     let big = entry(kv::STATE, "big").await;
-    assert_eq!((big["online"].as_bool(), big["record"].as_u64()), (Some(true), Some(1)));
+    assert_eq!(
+        (big["online"].as_bool(), big["record"].as_u64()),
+        (Some(true), Some(1))
+    );
     assert_eq!(big["metrics"].as_array().unwrap().len(), 3);
     assert_eq!(entry(kv::STATE, "press-0").await["record"], 2);
     assert_eq!(entry(kv::SCHEMA, "press-0").await["version"], 1);
@@ -483,12 +585,15 @@ async fn the_buckets_follow_the_stream() {
 async fn requests_from_the_cloud_are_answered() {
     let nats = Server::start();
     let rig = Rig::start(to(&nats));
-    rig.until("connected", |_, alarms| alarms.state == UplinkState::Ok).await;
+    rig.until("connected", |_, alarms| alarms.state == UplinkState::Ok)
+        .await;
     let client = nats.client().await;
     let deadline = Instant::now() + Duration::from_secs(10);
     let ask = async |subject: &'static str, body: &'static str| loop {
         match client.request(subject, body.into()).await {
-            Ok(answer) => return serde_json::from_slice::<serde_json::Value>(&answer.payload).unwrap(),
+            Ok(answer) => {
+                return serde_json::from_slice::<serde_json::Value>(&answer.payload).unwrap();
+            }
             // Not subscribed yet.
             Err(_) => assert!(Instant::now() < deadline, "nobody answers"),
         }

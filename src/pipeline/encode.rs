@@ -160,9 +160,8 @@ impl Encoder {
         let room = limit.saturating_sub(head + TAIL.len());
         let mut bodies = Vec::new();
         let (mut from, mut to) = (head, head);
-        let close = |from: usize, to: usize| {
-            Bytes::from([piece(0, head), piece(from, to), TAIL].concat())
-        };
+        let close =
+            |from: usize, to: usize| Bytes::from([piece(0, head), piece(from, to), TAIL].concat());
         for end in self.ends.iter().copied() {
             // A comma stands between this metric and the one before it.
             let start = if to == head { head } else { to + 1 };

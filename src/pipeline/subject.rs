@@ -200,7 +200,7 @@ pub fn percent_into(out: &mut String, name: &str) {
     let last = name.len().wrapping_sub(1);
     for (at, byte) in name.bytes().enumerate() {
         let edge_space = byte == b' ' && (at == 0 || at == last);
-        if byte == b'%' || byte < b' ' || byte >= 0x7F || edge_space {
+        if byte == b'%' || !(b' '..0x7F).contains(&byte) || edge_space {
             let _ = write!(out, "%{byte:02X}");
         } else {
             out.push(char::from(byte));

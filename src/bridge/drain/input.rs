@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::flight::{Flight, Kind, Pace, Window};
-use super::resume::{
-    self, Checkpoint, Inspection, Known, Mark, Resume, Stored, Verdict, decide,
-};
+use super::resume::{self, Checkpoint, Inspection, Known, Mark, Resume, Stored, Verdict, decide};
 use super::{Action, Counters, Drain, Event, Limits, Phase, Unit};
 use crate::bridge::backoff::Backoff;
 use crate::bridge::classify::{Class, Refusal};
@@ -465,9 +463,7 @@ impl Drain {
         self.created = seen.created;
         match self.checkpoint {
             // Ours, if any were stored, lie directly behind the checkpoint.
-            Some(point)
-                if point.created == seen.created && point.stream_seq < seen.last_seq =>
-            {
+            Some(point) if point.created == seen.created && point.stream_seq < seen.last_seq => {
                 let next = point.stream_seq + 1;
                 self.phase = Phase::Scanning {
                     next,

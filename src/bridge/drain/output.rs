@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use super::flight::{Kind, Sent};
 use super::resume::{Checkpoint, Mark};
-use super::{
-    Action, BatchPlace, Content, Counters, Drain, Event, Phase, Publish, Unit, Work,
-};
+use super::{Action, BatchPlace, Content, Counters, Drain, Event, Phase, Publish, Unit, Work};
 use crate::bridge::status::UplinkState;
 use crate::buffer::record::RecordId;
 
@@ -100,11 +98,9 @@ impl Drain {
         if self.flight.is_empty() {
             self.settle_filtered();
         }
-        if self.exhausted && self.queue.is_empty() && self.flight.is_empty() {
-            if self.state == UplinkState::Full || self.state == UplinkState::Stalled {
-                self.state = UplinkState::Ok;
-                self.detail.clear();
-            }
+        if self.is_idle() && matches!(self.state, UplinkState::Full | UplinkState::Stalled) {
+            self.state = UplinkState::Ok;
+            self.detail.clear();
         }
     }
 

@@ -296,7 +296,7 @@ mod tests {
                 suspects: &suspects,
             },
             Inspection {
-                created: created,
+                created,
                 last_seq,
                 tail,
             },
@@ -343,7 +343,10 @@ mod tests {
             resumed(check(Some((100, 10)), CREATED, 11, Stored::Missing)),
             (100, 1, 11)
         );
-        assert_eq!(resumed(check(None, CREATED, 11, Stored::Missing)), (50, 0, 11));
+        assert_eq!(
+            resumed(check(None, CREATED, 11, Stored::Missing)),
+            (50, 0, 11)
+        );
     }
 
     #[test]
@@ -352,11 +355,20 @@ mod tests {
         assert_eq!(resumed(seen), (94, 0, 4));
         assert!(matches!(
             seen,
-            Verdict::Rewind(_, Loss::RolledBack { from_seq: 10, to_seq: 4 })
+            Verdict::Rewind(
+                _,
+                Loss::RolledBack {
+                    from_seq: 10,
+                    to_seq: 4
+                }
+            )
         ));
         let seen = check(Some((100, 10)), 8, 0, Stored::Missing);
         assert_eq!(resumed(seen), (0, 0, 0));
-        assert!(matches!(seen, Verdict::Rewind(_, Loss::Recreated { from_seq: 10 })));
+        assert!(matches!(
+            seen,
+            Verdict::Rewind(_, Loss::Recreated { from_seq: 10 })
+        ));
     }
 
     #[test]

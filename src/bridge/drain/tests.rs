@@ -56,8 +56,15 @@ enum Request {
 
 #[derive(Clone, Debug)]
 enum Reply {
-    Stored { token: u64, seq: u64, duplicate: bool },
-    Refused { token: u64, refusal: Refusal },
+    Stored {
+        token: u64,
+        seq: u64,
+        duplicate: bool,
+    },
+    Refused {
+        token: u64,
+        refusal: Refusal,
+    },
     Inspected(resume::Inspection),
     NoStream,
     LookedUp(Stored),
@@ -188,12 +195,16 @@ impl Server {
                     mark: message.mark,
                     content: message.content,
                 },
-                id: message.msg_id.then_some((message.mark.record, message.mark.part)),
+                id: message
+                    .msg_id
+                    .then_some((message.mark.record, message.mark.part)),
                 visible: true,
             });
             if message.msg_id {
-                self.ids
-                    .insert((message.mark.record, message.mark.part), (self.last_seq(), now));
+                self.ids.insert(
+                    (message.mark.record, message.mark.part),
+                    (self.last_seq(), now),
+                );
             }
         }
         Reply::Stored {
@@ -225,7 +236,7 @@ struct Sim {
 }
 
 fn parts(record: u64) -> u32 {
-    if record % 17 == 0 { 3 } else { 1 }
+    if record.is_multiple_of(17) { 3 } else { 1 }
 }
 
 impl Sim {
@@ -240,7 +251,11 @@ impl Sim {
             ..Limits::default()
         };
         let poisoned = hostile.refuse_record.then(|| 1 + rng.next_u64() % RECORDS);
-        let dedupe = if rng.next_u64().is_multiple_of(2) { 1 } else { 120 };
+        let dedupe = if rng.next_u64().is_multiple_of(2) {
+            1
+        } else {
+            120
+        };
         Self {
             drain: Drain::new(limits.clone(), None, 0, 0, seed, Duration::ZERO),
             rng,
@@ -304,11 +319,8 @@ impl Sim {
             match action {
                 Action::Connect => {
                     if self.hostile_now() && self.chance(200) {
-                        self.drain.handle_connect_failed(
-                            self.now,
-                            UplinkState::Refused,
-                            "refused",
-                        );
+                        self.drain
+                            .handle_connect_failed(self.now, UplinkState::Refused, "refused");
                     } else {
                         self.connection = Some(Connection::default());
                         self.drain.handle_connected(self.now);
@@ -348,7 +360,10 @@ impl Sim {
                 }
                 Action::Event(event) => {
                     if matches!(event, Event::Hole { .. }) {
-                        assert!(self.hostile.retention, "a hole where all is kept: {event:?}");
+                        assert!(
+                            self.hostile.retention,
+                            "a hole where all is kept: {event:?}"
+                        );
                         self.holes = true;
                     }
                     if let Event::Ahead { .. } = event {
@@ -388,7 +403,11 @@ impl Sim {
     }
 
     fn deliver(&mut self) {
-        let Some(reply) = self.connection.as_mut().and_then(|c| c.to_client.pop_front()) else {
+        let Some(reply) = self
+            .connection
+            .as_mut()
+            .and_then(|c| c.to_client.pop_front())
+        else {
             return;
         };
         self.trace.push(format!("{:?} <- {reply:?}", self.now));
@@ -450,17 +469,16 @@ impl Sim {
         self.filtered = kept;
         self.unsendable = 0;
         self.published = acked - kept;
-        self.trace.push(format!("restart at {acked} {checkpoint:?}"));
+        self.trace
+            .push(format!("restart at {acked} {checkpoint:?}"));
     }
 
     fn disturb(&mut self) {
         let hostile = self.hostile;
         match self.rng.next_u64() % 12 {
-            0 => {
-                if self.chance(300) {
-                    self.cut();
-                    self.drain.handle_disconnected(self.now, "reset");
-                }
+            0 if self.chance(300) => {
+                self.cut();
+                self.drain.handle_disconnected(self.now, "reset");
             }
             1 => {
                 // The connection lies dead: nothing comes back.
@@ -489,7 +507,8 @@ impl Sim {
                 } else if self.chance(50)
                     && let Some(older) = self.server.snapshots.pop()
                 {
-                    self.trace.push(format!("rollback to {}", older.messages.len()));
+                    self.trace
+                        .push(format!("rollback to {}", older.messages.len()));
                     self.cut();
                     self.zombies.clear();
                     self.drain.handle_disconnected(self.now, "restart");
@@ -723,7 +742,13 @@ fn filters_refusals_and_a_full_stream_change_nothing_for_the_rest() {
 
 #[test]
 fn a_purged_stream_goes_on_where_it_was() {
-    sweep(100, Hostile { purge: true, ..CALM });
+    sweep(
+        100,
+        Hostile {
+            purge: true,
+            ..CALM
+        },
+    );
 }
 
 #[test]

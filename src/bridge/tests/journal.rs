@@ -90,19 +90,33 @@ impl Journal {
     }
 
     pub(super) fn append(&self, class: Class, body: &'static str) {
-        self.push(class, Some("press-0".to_owned()), Bytes::from_static(body.as_bytes()));
+        self.push(
+            class,
+            Some("press-0".to_owned()),
+            Bytes::from_static(body.as_bytes()),
+        );
     }
 
     pub(super) fn append_birth(&self, metrics: usize) {
         let metrics: Vec<_> = (0..metrics)
-            .map(|i| Metric::new(format!("line/{i}/value"), DataType::Double, Value::Double(i as f64)))
+            .map(|i| {
+                Metric::new(
+                    format!("line/{i}/value"),
+                    DataType::Double,
+                    Value::Double(i as f64),
+                )
+            })
             .collect();
         let body = encode_resolved(Some(1), Some(0), Some(1), &metrics);
         self.push(Class::Birth, Some("big".to_owned()), body.into());
     }
 
     pub(super) fn append_text(&self, length: usize) {
-        let metric = Metric::new("text", DataType::String, Value::String("x".repeat(length).into()));
+        let metric = Metric::new(
+            "text",
+            DataType::String,
+            Value::String("x".repeat(length).into()),
+        );
         let body = encode_resolved(Some(1), Some(0), None, &[metric]);
         self.push(Class::Data, Some("big".to_owned()), body.into());
     }
@@ -110,7 +124,12 @@ impl Journal {
     pub(super) fn ids(&self, lane: Lane) -> Vec<RecordId> {
         let content = self.content.lock().unwrap();
         let of_lane = |record: &&Arc<Record>| record.class.lane() == lane;
-        content.records.iter().filter(of_lane).map(|record| record.id).collect()
+        content
+            .records
+            .iter()
+            .filter(of_lane)
+            .map(|record| record.id)
+            .collect()
     }
 
     /// Acknowledged records up to here are no longer kept.
@@ -131,7 +150,12 @@ impl Source for Journal {
         let from = after.max(content.forgotten) as usize;
         let rest = content.records.get(from..).unwrap_or_default();
         let of_lane = |record: &&Arc<Record>| record.class.lane() == lane;
-        Ok(rest.iter().filter(of_lane).take(max_records).cloned().collect())
+        Ok(rest
+            .iter()
+            .filter(of_lane)
+            .take(max_records)
+            .cloned()
+            .collect())
     }
 
     fn epoch(&self) -> String {
@@ -145,11 +169,23 @@ impl Source for Journal {
     }
 
     fn cursor(&self, lane: Lane) -> RecordId {
-        self.content.lock().unwrap().cursor.get(&lane).copied().unwrap_or(0)
+        self.content
+            .lock()
+            .unwrap()
+            .cursor
+            .get(&lane)
+            .copied()
+            .unwrap_or(0)
     }
 
     fn head(&self, lane: Lane) -> RecordId {
-        self.content.lock().unwrap().last.get(&lane).copied().unwrap_or(0)
+        self.content
+            .lock()
+            .unwrap()
+            .last
+            .get(&lane)
+            .copied()
+            .unwrap_or(0)
     }
 
     fn newest(&self, lane: Lane) -> RecordId {
@@ -176,7 +212,11 @@ impl Memory for Journal {
     }
 
     fn save(&self, lane: Lane, _epoch: &str, checkpoint: Checkpoint) -> Result<(), String> {
-        self.content.lock().unwrap().checkpoints.insert(lane, checkpoint);
+        self.content
+            .lock()
+            .unwrap()
+            .checkpoints
+            .insert(lane, checkpoint);
         Ok(())
     }
 }

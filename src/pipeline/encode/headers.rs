@@ -83,7 +83,8 @@ impl Headers {
             }
             (Class::Raw, _) => "application/octet-stream".to_owned(),
             (Class::Data | Class::Birth, Encoding::Protobuf) => {
-                "application/x-protobuf; messageType=\"org.eclipse.tahu.protobuf.Payload\"".to_owned()
+                "application/x-protobuf; messageType=\"org.eclipse.tahu.protobuf.Payload\""
+                    .to_owned()
             }
             _ => "application/json".to_owned(),
         };

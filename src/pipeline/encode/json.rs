@@ -107,7 +107,11 @@ pub(super) fn value(out: &mut Vec<u8>, it: &Value) {
     }
 }
 
-fn list<T>(out: &mut Vec<u8>, items: impl Iterator<Item = T>, mut each: impl FnMut(&mut Vec<u8>, T)) {
+fn list<T>(
+    out: &mut Vec<u8>,
+    items: impl Iterator<Item = T>,
+    mut each: impl FnMut(&mut Vec<u8>, T),
+) {
     out.push(b'[');
     for (index, item) in items.enumerate() {
         if index > 0 {
@@ -141,7 +145,9 @@ fn dataset(out: &mut Vec<u8>, set: &DataSet) {
     out.extend_from_slice(b",\"types\":");
     list(out, set.types.iter(), |out, it| string(out, it.as_str()));
     out.extend_from_slice(b",\"rows\":");
-    list(out, set.rows.iter(), |out, row| list(out, row.iter(), value));
+    list(out, set.rows.iter(), |out, row| {
+        list(out, row.iter(), value)
+    });
     out.push(b'}');
 }
 

@@ -82,7 +82,10 @@ fn every_value_has_its_json() {
     check(Value::Double(f64::INFINITY), "\"Infinity\"");
     check(Value::Double(f64::NEG_INFINITY), "\"-Infinity\"");
     check(Value::Bool(false), "false");
-    check(Value::String("Süd \"1\"\n\u{1}".into()), "\"Süd \\\"1\\\"\\n\\u0001\"");
+    check(
+        Value::String("Süd \"1\"\n\u{1}".into()),
+        "\"Süd \\\"1\\\"\\n\\u0001\"",
+    );
     check(Value::DateTime(1_764_433_500_123), "1764433500123");
     check(Value::Bytes(vec![0u8, 255, 16].into()), "\"AP8Q\"");
     check(
@@ -129,7 +132,9 @@ fn base64_of_long_bytes_is_one_text() {
     let text: String = serde_json::from_str(&text).unwrap();
     use base64::Engine as _;
     assert_eq!(
-        base64::engine::general_purpose::STANDARD.decode(text).unwrap(),
+        base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .unwrap(),
         bytes
     );
 }
@@ -172,9 +177,16 @@ fn data_and_birth_bodies() {
 fn headers_name_the_record_its_place_and_its_meaning() {
     let mut encoder = Encoder::new("site-a", Encoding::Json);
     let mut prepared = encoder
-        .prepare(&record(Class::Data, Vec::new()), Some(&payload(vec![])), MIB)
+        .prepare(
+            &record(Class::Data, Vec::new()),
+            Some(&payload(vec![])),
+            MIB,
+        )
         .unwrap();
-    assert_eq!(prepared.subject, "sparkgate.site-a.data.plantA.gw=2E07.Pumpe=20S=C3=BCd");
+    assert_eq!(
+        prepared.subject,
+        "sparkgate.site-a.data.plantA.gw=2E07.Pumpe=20S=C3=BCd"
+    );
     prepared.headers.place(
         "site-a-k3x9-",
         Place {
@@ -193,14 +205,20 @@ fn headers_name_the_record_its_place_and_its_meaning() {
         ("Sparkgate-Seq", "7"),
         ("Sparkgate-Group", "plantA"),
         ("Sparkgate-Device", "Pumpe S%C3%BCd"),
-        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        (
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        ),
         ("ce-id", "site-a-k3x9-42.2"),
         ("ce-type", "sparkgate.data.v1"),
         ("ce-source", "sparkgate:site-a"),
         ("ce-specversion", "1.0"),
         ("ce-time", "2025-11-29T16:25:00.123Z"),
         ("ce-datacontenttype", "application/json"),
-        ("ce-dataschema", "sparkgate:site-a/plantA/gw=2E07/Pumpe=20S=C3=BCd?schema=2"),
+        (
+            "ce-dataschema",
+            "sparkgate:site-a/plantA/gw=2E07/Pumpe=20S=C3=BCd?schema=2",
+        ),
     ] {
         assert_eq!(prepared.headers.get(name), Some(value), "{name}");
     }
@@ -227,7 +245,13 @@ fn times_of_day_and_leap_years() {
 
 fn many(count: usize) -> Vec<Metric> {
     (0..count)
-        .map(|i| Metric::new(format!("line/{i}/value"), DataType::Double, Value::Double(i as f64)))
+        .map(|i| {
+            Metric::new(
+                format!("line/{i}/value"),
+                DataType::Double,
+                Value::Double(i as f64),
+            )
+        })
         .collect()
 }
 
@@ -265,9 +289,17 @@ fn a_large_birth_is_split_into_whole_bodies() {
 #[test]
 fn what_can_not_be_split_is_an_error() {
     let mut encoder = Encoder::new("site-a", Encoding::Json);
-    let huge = Metric::new("s", DataType::String, Value::String("x".repeat(5000).into()));
+    let huge = Metric::new(
+        "s",
+        DataType::String,
+        Value::String("x".repeat(5000).into()),
+    );
     let error = encoder
-        .prepare(&record(Class::Data, Vec::new()), Some(&payload(vec![huge])), 4096)
+        .prepare(
+            &record(Class::Data, Vec::new()),
+            Some(&payload(vec![huge])),
+            4096,
+        )
         .unwrap_err();
     assert!(matches!(error, EncodeError::TooLarge { .. }));
     let error = encoder

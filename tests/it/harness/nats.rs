@@ -53,12 +53,16 @@ impl Stored {
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
 }
 
 fn run(command: &mut Command) {
     let shown = format!("{command:?}");
-    let output = command.output().unwrap_or_else(|error| panic!("{shown}: {error}"));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{shown}: {error}"));
     assert!(
         output.status.success(),
         "{shown}: {}\nInstall a nats-server, or name one in SPARKGATE_NATS_SERVER.",
@@ -72,7 +76,9 @@ pub fn binary() -> PathBuf {
     static INSTALLING: Mutex<()> = Mutex::new(());
     FOUND
         .get_or_init(|| {
-            let _one_at_a_time = INSTALLING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let _one_at_a_time = INSTALLING
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
             if let Some(path) = std::env::var_os("SPARKGATE_NATS_SERVER") {
                 return PathBuf::from(path);
             }
@@ -93,12 +99,17 @@ pub fn binary() -> PathBuf {
 }
 
 fn target_folder() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"), PathBuf::from)
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("target"),
+        PathBuf::from,
+    )
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port")
+        .port()
 }
 
 impl Nats {
@@ -184,7 +195,11 @@ impl Nats {
         self.child = Some(child);
         let deadline = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(Instant::now() < deadline, "the server does not start:\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "the server does not start:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -205,19 +220,27 @@ impl Nats {
     /// Copies the store aside; the server must be down.
     pub fn snapshot(&self) -> tempfile::TempDir {
         let copy = tempfile::tempdir().expect("a folder for the copy");
-        run(Command::new("cp").arg("-a").arg(self.store()).arg(copy.path().join("store")));
+        run(Command::new("cp")
+            .arg("-a")
+            .arg(self.store())
+            .arg(copy.path().join("store")));
         copy
     }
 
     /// Puts a copy in place of the store; the server must be down.
     pub fn restore(&self, copy: &tempfile::TempDir) {
         let _ = std::fs::remove_dir_all(self.store());
-        run(Command::new("cp").arg("-a").arg(copy.path().join("store")).arg(self.store()));
+        run(Command::new("cp")
+            .arg("-a")
+            .arg(copy.path().join("store"))
+            .arg(self.store()));
     }
 
     /// A client of the test's own.
     pub async fn client(&self) -> async_nats::Client {
-        async_nats::connect(self.url()).await.expect("a connection to the server")
+        async_nats::connect(self.url())
+            .await
+            .expect("a connection to the server")
     }
 
     pub async fn jetstream(&self) -> jetstream::Context {
@@ -245,7 +268,12 @@ impl Nats {
         let Ok(mut stream) = context.get_stream(stream).await else {
             return Vec::new();
         };
-        let last = stream.info().await.expect("the stream's info").state.last_sequence;
+        let last = stream
+            .info()
+            .await
+            .expect("the stream's info")
+            .state
+            .last_sequence;
         if stream.cached_info().state.messages == 0 {
             return Vec::new();
         }
@@ -265,7 +293,9 @@ impl Nats {
                     .headers
                     .iter()
                     .flat_map(|headers| headers.iter())
-                    .filter_map(|(name, values)| Some((name.to_string(), values.first()?.to_string())))
+                    .filter_map(|(name, values)| {
+                        Some((name.to_string(), values.first()?.to_string()))
+                    })
                     .collect(),
                 payload: message.payload.clone(),
             });
