@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::pipeline::checkpoint::Checkpointer;
 use crate::pipeline::core::{Core, Settings};
 use crate::pipeline::recover;
-use crate::pipeline::task::{CoreHandle, CoreThread, Parts};
+use crate::pipeline::task::{CoreThread, Parts};
 use crate::prepare::{self, Prepared};
 
 /// Messages between broker and pipeline; when it is full, the broker stops reading sockets.
@@ -49,7 +49,6 @@ pub struct Gateway {
     journal: Journal,
     models: Option<Arc<models::Runner>>,
     ready: watch::Sender<bool>,
-    _state: crate::state::Opened,
 }
 
 /// Why a running gateway ended.
@@ -97,7 +96,7 @@ impl Gateway {
         if let crate::state::Source::Rebuilt { reason, .. } = &state.source {
             tracing::error!(reason, "the state store was damaged and is rebuilt from its snapshot and the journal");
         }
-        let store = state.store();
+        let store = Arc::new(state);
         let meta = recover::meta(store.as_ref()).context("state store")?;
         let clock = Arc::new(Clock::continue_from(
             recovery.engine_ms_base.max(meta.map_or(0, |m| m.engine_ms)),
@@ -158,10 +157,10 @@ impl Gateway {
             Some(bridge) => Some(Arc::new(crate::bridge::start(
                 bridge.clone(),
                 &config.gateway.id,
-                journal.clone(),
-                store,
+                Arc::new(journal.clone()),
+                store as Arc<dyn crate::state::StateStore>,
                 &config.gateway.data_dir,
-                requests(core.handle.clone()),
+                crate::admin::api::cloud_hooks(core.handle.clone(), config.gateway.id.clone()),
             )?)),
             None => None,
         };
@@ -182,7 +181,7 @@ impl Gateway {
             metrics: crate::admin::metrics::Exporter::new(),
             ready: ready_seen,
         });
-        Ok(Self { config, shared, doors, broker, core, journal, models, ready, _state: state })
+        Ok(Self { config, shared, doors, broker, core, journal, models, ready })
     }
 
     /// Binds the broker's listeners, serves, and returns when `stop` turns true or something essential fails.
@@ -275,11 +274,6 @@ fn announce(host: &mut HostSession, now: Now, broker: &dyn Handle) {
             tracing::error!(%error, "STATE could not be published");
         }
     }
-}
-
-/// What the cloud may ask for, carried to the core.
-fn requests(core: CoreHandle) -> crate::bridge::Hooks {
-    crate::admin::api::cloud_hooks(core)
 }
 
 /// Feeds the service manager's watchdog while data moves: rounds of the pipeline's loop, and no fsync that hangs.

@@ -56,12 +56,8 @@ pub fn from_loaded(loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<
     for error in crate::broker::check(&config.mqtt) {
         say(error);
     }
-    if let Some(bridge) = &config.bridge
-        && let Err(errors) = bridge.check()
-    {
-        for error in errors {
-            say(error);
-        }
+    for error in config.bridge.iter().flat_map(crate::bridge::Config::errors) {
+        say(error.to_string());
     }
     if let Err(error) = usable_folder(&config.gateway.data_dir) {
         say(format!("gateway.data_dir {}: {error}", config.gateway.data_dir.display()));
@@ -98,28 +94,29 @@ fn load_models(
 ) -> (Option<Registry>, Vec<String>) {
     let mut sources: Vec<models::Source> =
         config.models.paths.iter().filter(|path| path.is_dir()).cloned().map(models::Source::Dir).collect();
-    let shipped = models::shipped();
-    for name in &config.models.use_shipped {
-        if name == "*" {
-            sources.push(models::Source::Embedded);
-        } else if shipped.contains(&name.as_str()) {
-            sources.push(models::Source::EmbeddedOne(name.as_str().into()));
-        } else {
-            let near = crate::config::load::nearest(name, shipped.iter().copied());
-            wrong.push(Diagnostic {
-                file: main.to_path_buf(),
-                place: None,
-                message: near.map_or_else(
-                    || format!("models.use_shipped: no model `{name}` is built in"),
-                    |near| format!("models.use_shipped: no model `{name}` is built in; did you mean `{near}`?"),
-                ),
-            });
-        }
+    let shipped: Vec<&str> = Registry::shipped().collect();
+    if !config.models.use_shipped.is_empty() {
+        sources.push(models::Source::Embedded);
+    }
+    for name in config.models.use_shipped.iter().filter(|name| *name != "*" && !shipped.contains(&name.as_str())) {
+        let near = crate::config::load::nearest(name, shipped.iter().copied());
+        wrong.push(Diagnostic {
+            file: main.to_path_buf(),
+            place: None,
+            message: near.map_or_else(
+                || format!("models.use_shipped: no model `{name}` is built in"),
+                |near| format!("models.use_shipped: no model `{name}` is built in; did you mean `{near}`?"),
+            ),
+        });
     }
     if sources.is_empty() {
         return (None, Vec::new());
     }
-    let (registry, errors) = Registry::load_usable(&sources, preference);
+    let (mut registry, errors) = Registry::load_usable(&sources, preference);
+    let chosen = &config.models.use_shipped;
+    if !chosen.iter().any(|name| name == "*") {
+        registry.keep(|name| !shipped.contains(&name) || chosen.iter().any(|chosen| chosen == name));
+    }
     let errors = errors.iter().map(ToString::to_string).collect();
     let any = registry.models().next().is_some();
     (any.then_some(registry), errors)

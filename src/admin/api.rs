@@ -14,7 +14,7 @@ use super::auth::Operator;
 use crate::buffer::record::Class;
 use crate::pipeline::bodies;
 use crate::pipeline::convert::{rule_json, value_json};
-use crate::pipeline::task::Gone;
+use crate::pipeline::task::{CoreHandle, Gone};
 
 /// Records that one history request looks at and returns, at most.
 const MOST_HISTORY: usize = 10_000;
@@ -347,6 +347,52 @@ pub async fn history(
     .map_err(|error| ApiError::refused(error.to_string()))?
     .map_err(|error| ApiError::refused(error.to_string()))?;
     Ok(Json(Value::Array(points)))
+}
+
+/// What the bridge tells and asks, carried to the core.
+#[must_use]
+pub fn cloud_hooks(core: CoreHandle, gateway: String) -> crate::bridge::Hooks {
+    let (telling, writing, acking) = (core.clone(), core.clone(), core);
+    crate::bridge::Hooks {
+        notice: Arc::new(move |notice| {
+            let (word, message, urgent) = (notice.id(), notice.message(), notice.is_urgent());
+            tracing::error!(lane = ?notice.lane, word, message, "bridge");
+            let core = telling.clone();
+            tokio::spawn(async move {
+                let told = core.ask(move |core, now, ports| core.tell(now, "bridge", word, &message, urgent, ports)).await;
+                if told.is_err() {
+                    tracing::debug!("the pipeline has stopped; a notice of the bridge is only in the log");
+                }
+            });
+        }),
+        write: Arc::new(move |request| {
+            let (core, gateway) = (writing.clone(), gateway.clone());
+            Box::pin(async move {
+                let (Some(group), Some(node)) = (request.target.group, request.target.node) else {
+                    return Err("a write needs a group and a node".to_owned());
+                };
+                let target = crate::actuation::Target { group, node, device: request.target.device };
+                let body = super::devices::WriteBody::new(request.id, request.metrics, request.ttl_ms);
+                let by = format!("cloud:{}", if request.by.is_empty() { "unnamed" } else { &request.by });
+                super::devices::submit(&core, &gateway, &by, target, body).await.map_err(|error| error.message)
+            })
+        }),
+        ack: Arc::new(move |request| {
+            let core = acking.clone();
+            Box::pin(async move {
+                let by = format!("cloud:{}", if request.by.is_empty() { "unnamed" } else { &request.by });
+                let note = request.note.unwrap_or_default();
+                let id = request.id;
+                core.ask(move |core, now, ports| {
+                    let done = core.rules().ack_alarm(&id, &by, &note, now.engine_ms);
+                    core.settle(now, ports);
+                    done.map(|state| json!({"id": id, "state": state.as_str()})).map_err(|error| error.to_string())
+                })
+                .await
+                .map_err(|error| error.to_string())?
+            })
+        }),
+    }
 }
 
 fn percent_decode(text: &str) -> String {

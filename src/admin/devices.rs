@@ -207,6 +207,19 @@ pub struct WriteBody {
     by: Option<String>,
 }
 
+impl WriteBody {
+    /// A request that came by another way than HTTP.
+    #[must_use]
+    pub fn new(id: String, metrics: Vec<(String, Value)>, ttl_ms: Option<u64>) -> Self {
+        Self {
+            id: Some(id).filter(|id| !id.is_empty()),
+            metrics: metrics.into_iter().map(|(name, value)| WriteMetric { name, value }).collect(),
+            ttl_ms,
+            by: None,
+        }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WriteMetric {

@@ -121,7 +121,7 @@ async fn run(args: &DemoArgs) -> anyhow::Result<()> {
     introduce(args, &addresses, url.as_deref());
     let before = crate::admin::status::status_json(&shared).await.map_err(|e| anyhow::anyhow!(e.message().to_owned()))?;
 
-    let fleet = Fleet::start(fleet_config(args, &addresses)?).await.context("simulated fleet")?;
+    let fleet = Fleet::start(&fleet_config(args, &addresses)?).context("simulated fleet")?;
     let started = Instant::now();
     let quiet = args.output == Output::Json || !std::io::stderr().is_terminal();
     while started.elapsed() < Duration::from_secs(args.seconds) {

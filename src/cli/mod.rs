@@ -58,6 +58,7 @@ pub struct Reach {
     /// Admin socket [default: /run/sparkgate/admin.sock, or the one the configuration names]
     #[arg(long, env = "SPARKGATE_SOCKET")]
     pub socket: Option<PathBuf>,
+    /// Whose socket it is, where none is named.
     #[command(flatten)]
     pub config: ConfigArgs,
 }
@@ -65,6 +66,7 @@ pub struct Reach {
 /// Options of every listing.
 #[derive(Debug, Clone, Args)]
 pub struct Listing {
+    /// Which gateway.
     #[command(flatten)]
     pub reach: Reach,
     /// Print a table or JSON

@@ -11,7 +11,7 @@ use super::client::{Client, block_on};
 use super::{Listing, Output, table};
 
 #[derive(Debug, Subcommand)]
-pub enum ModelsVerb {
+pub(super) enum ModelsVerb {
     /// Models of the running gateway
     List(Listing),
     /// Check hash, shapes and golden rows on this machine; exits 1 where a model would not be activated
@@ -33,7 +33,7 @@ pub enum ModelsVerb {
 }
 
 /// Runs the verb.
-pub fn models(verb: ModelsVerb) -> ExitCode {
+pub(super) fn models(verb: ModelsVerb) -> ExitCode {
     match verb {
         ModelsVerb::List(listing) => match list(&listing) {
             Ok(()) => ExitCode::SUCCESS,

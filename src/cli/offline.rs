@@ -16,7 +16,7 @@ use crate::config::load::Diagnostic;
 use crate::prepare;
 
 #[derive(Debug, Subcommand)]
-pub enum ConfigVerb {
+pub(super) enum ConfigVerb {
     /// Every value in force
     Show {
         #[command(flatten)]
@@ -28,7 +28,7 @@ pub enum ConfigVerb {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum BufferVerb {
+pub(super) enum BufferVerb {
     /// Segments, counts and cursors
     Stat(Place),
     /// Check every frame's checksum; exits 1 where something is damaged
@@ -50,7 +50,7 @@ pub enum BufferVerb {
 
 /// Which journal.
 #[derive(Debug, clap::Args)]
-pub struct Place {
+pub(super) struct Place {
     /// Data folder [default: the configuration's]
     #[arg(long)]
     data_dir: Option<PathBuf>,
@@ -77,7 +77,7 @@ impl Place {
 }
 
 /// Checks all that `run` would check.
-pub fn validate(args: &ConfigArgs, output: Output) -> ExitCode {
+pub(super) fn validate(args: &ConfigArgs, output: Output) -> ExitCode {
     match prepare::prepare(args.config.as_deref(), args.config_dir.as_deref()) {
         Ok(prepared) => {
             let config = &prepared.loaded.value;
@@ -88,7 +88,7 @@ pub fn validate(args: &ConfigArgs, output: Output) -> ExitCode {
                 eprintln!("{} models would not be activated", prepared.model_errors.len());
                 return ExitCode::from(EX_CONFIG);
             }
-            let rules: usize = prepared.packs.iter().map(rules::Pack::rule_count).sum();
+            let rules: usize = prepared.packs.iter().map(|pack| pack.rules().count()).sum();
             if output == Output::Json {
                 println!("{}", json!({"valid": true, "gateway": config.gateway.id, "rules": rules, "errors": []}));
             } else {
@@ -125,7 +125,7 @@ fn refuse(errors: &[Diagnostic], output: Output) {
 }
 
 /// Shows the configuration in force.
-pub fn config(verb: ConfigVerb) -> ExitCode {
+pub(super) fn config(verb: ConfigVerb) -> ExitCode {
     let ConfigVerb::Show { config, sources } = verb;
     let loaded = match Config::read(config.config.as_deref(), config.config_dir.as_deref()) {
         Ok(loaded) => loaded,
@@ -169,7 +169,7 @@ fn leaves(prefix: &str, table: &toml::Table, each: &mut impl FnMut(&str, &toml::
 }
 
 /// Works on a journal's folder.
-pub fn buffer(verb: BufferVerb) -> ExitCode {
+pub(super) fn buffer(verb: BufferVerb) -> ExitCode {
     let done = match verb {
         BufferVerb::Stat(place) => stat(&place),
         BufferVerb::Verify(place) => verify(&place),
@@ -257,14 +257,17 @@ fn verify(place: &Place) -> anyhow::Result<bool> {
 }
 
 fn export(place: &Place, from: u64, to: u64) -> anyhow::Result<bool> {
+    let mut encoder = crate::pipeline::encode::Encoder::new("export", crate::pipeline::encode::Encoding::Json);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let count = tools::export(&place.journal()?, from, to, &mut progress("export"), &mut |record| {
-        let mut body = Vec::new();
-        crate::pipeline::encode::json(record, &mut body);
-        let body: Value = serde_json::from_slice(&body).unwrap_or_else(|_| {
-            use base64::Engine;
-            Value::String(base64::engine::general_purpose::STANDARD.encode(&record.body))
-        });
+        let body: Value = encoder
+            .prepare(record, None, usize::MAX)
+            .ok()
+            .and_then(|prepared| prepared.bodies.first().and_then(|body| serde_json::from_slice(body).ok()))
+            .unwrap_or_else(|| {
+                use base64::Engine;
+                Value::String(base64::engine::general_purpose::STANDARD.encode(&record.body))
+            });
         let line = json!({
             "record": record.id,
             "class": record.class.as_str(),
@@ -294,7 +297,7 @@ fn repair(place: &Place) -> anyhow::Result<bool> {
 }
 
 /// Adds or changes a user.
-pub fn passwd(file: &std::path::Path, user: &str) -> anyhow::Result<()> {
+pub(super) fn passwd(file: &std::path::Path, user: &str) -> anyhow::Result<()> {
     let password = if std::io::stdin().is_terminal() {
         let first = rpassword::prompt_password(format!("Password for {user}: "))?;
         let again = rpassword::prompt_password("Again: ")?;
@@ -311,7 +314,7 @@ pub fn passwd(file: &std::path::Path, user: &str) -> anyhow::Result<()> {
 }
 
 /// Compares what is declared with what the server has.
-pub fn doctor(args: &ConfigArgs, output: Output) -> ExitCode {
+pub(super) fn doctor(args: &ConfigArgs, output: Output) -> ExitCode {
     let config = match Config::read(args.config.as_deref(), args.config_dir.as_deref()) {
         Ok(loaded) => loaded.value,
         Err(errors) => {

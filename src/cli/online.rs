@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::client::{Client, Refused, block_on};
+use super::client::{Client, block_on};
 use super::{Listing, Output, Reach, table};
 use crate::config::quantity::Span;
 
 #[derive(Debug, Subcommand)]
-pub enum DevicesVerb {
+pub(super) enum DevicesVerb {
     /// All nodes and devices
     List(Listing),
     /// One node or device with its metrics
@@ -30,13 +30,13 @@ pub enum DevicesVerb {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum CommandsVerb {
+pub(super) enum CommandsVerb {
     /// The most recent writes, newest last
     List(Listing),
 }
 
 #[derive(Debug, Subcommand)]
-pub enum AlarmsVerb {
+pub(super) enum AlarmsVerb {
     /// Alarms that are active or not acknowledged
     List(Listing),
     /// Acknowledge
@@ -143,7 +143,7 @@ fn name_of(item: &Value) -> String {
     name
 }
 
-pub fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
+pub(super) fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
     match verb {
         DevicesVerb::List(listing) => list(
             &listing,
@@ -203,7 +203,7 @@ pub fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
     }
 }
 
-pub fn write(target: &str, assignment: &str, ttl: Span, listing: &Listing) -> ExitCode {
+pub(super) fn write(target: &str, assignment: &str, ttl: Span, listing: &Listing) -> ExitCode {
     let wrote = || -> anyhow::Result<Value> {
         let Some((metric, value)) = assignment.split_once('=') else {
             anyhow::bail!("`{assignment}` is not METRIC=VALUE");
@@ -232,7 +232,7 @@ pub fn write(target: &str, assignment: &str, ttl: Span, listing: &Listing) -> Ex
     }
 }
 
-pub fn commands(verb: CommandsVerb) -> anyhow::Result<()> {
+pub(super) fn commands(verb: CommandsVerb) -> anyhow::Result<()> {
     let CommandsVerb::List(listing) = verb;
     list(
         &listing,
@@ -253,7 +253,7 @@ pub fn commands(verb: CommandsVerb) -> anyhow::Result<()> {
     )
 }
 
-pub fn hold(target: &str, period: Span, reach: &Reach) -> anyhow::Result<()> {
+pub(super) fn hold(target: &str, period: Span, reach: &Reach) -> anyhow::Result<()> {
     let path = format!("{}/hold", target_path(target)?);
     block_on(Client::new(reach)?.post(&path, &json!({"for_ms": period.as_millis()})))?;
     if period.as_millis() == 0 {
@@ -264,7 +264,7 @@ pub fn hold(target: &str, period: Span, reach: &Reach) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub fn alarms(verb: AlarmsVerb) -> anyhow::Result<()> {
+pub(super) fn alarms(verb: AlarmsVerb) -> anyhow::Result<()> {
     let (id, action, body, reach) = match verb {
         AlarmsVerb::List(listing) => {
             return list(
@@ -294,7 +294,7 @@ pub fn alarms(verb: AlarmsVerb) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub fn tap(filter: Option<&str>, reach: &Reach) -> anyhow::Result<()> {
+pub(super) fn tap(filter: Option<&str>, reach: &Reach) -> anyhow::Result<()> {
     use std::io::Write;
     let path = match filter {
         Some(filter) => format!("/api/events?tap={}", encode(filter).replace('/', "%2F")),
@@ -308,7 +308,7 @@ pub fn tap(filter: Option<&str>, reach: &Reach) -> anyhow::Result<()> {
     }))
 }
 
-pub fn status(listing: &Listing) -> anyhow::Result<()> {
+pub(super) fn status(listing: &Listing) -> anyhow::Result<()> {
     let answer = block_on(Client::new(&listing.reach)?.get("/api/status"))?;
     if listing.output == Output::Json {
         println!("{answer:#}");
@@ -347,12 +347,6 @@ pub fn status(listing: &Listing) -> anyhow::Result<()> {
             table::cell(model.get("runs")), table::cell(model.get("p95_us")));
     }
     Ok(())
-}
-
-/// Whether an error is the gateway's refusal, rather than no gateway at all.
-#[must_use]
-pub fn is_refusal(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Refused>().is_some()
 }
 
 #[cfg(test)]

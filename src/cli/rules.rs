@@ -11,7 +11,7 @@ use super::{EX_CONFIG, Listing, Output, Reach, table};
 use crate::packs;
 
 #[derive(Debug, Subcommand)]
-pub enum RulesVerb {
+pub(super) enum RulesVerb {
     /// Rules of the running gateway, with how often they fired
     List(Listing),
     /// One rule: its compiled plan and live state
@@ -47,7 +47,7 @@ pub enum RulesVerb {
 }
 
 /// Runs the verb.
-pub fn rules(verb: RulesVerb) -> ExitCode {
+pub(super) fn rules(verb: RulesVerb) -> ExitCode {
     let done = match verb {
         RulesVerb::Test { paths, output } => return test(&paths, output),
         RulesVerb::List(listing) => list(&listing),

@@ -1,7 +1,7 @@
 //! Listings for people: aligned columns, no frame, like `systemctl` and the nats CLI print them.
 
 /// Prints rows under a heading; columns are as wide as their widest cell.
-pub fn print(heading: &[&str], rows: &[Vec<String>]) {
+pub(super) fn print(heading: &[&str], rows: &[Vec<String>]) {
     print!("{}", render(heading, rows));
 }
 
@@ -30,7 +30,7 @@ fn render(heading: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// A JSON value as a cell: texts without quotes, `-` for what isn't there.
-pub fn cell(value: Option<&serde_json::Value>) -> String {
+pub(super) fn cell(value: Option<&serde_json::Value>) -> String {
     match value {
         None | Some(serde_json::Value::Null) => "-".to_owned(),
         Some(serde_json::Value::String(text)) => text.clone(),
@@ -40,7 +40,7 @@ pub fn cell(value: Option<&serde_json::Value>) -> String {
 
 /// A count of bytes with a unit.
 #[expect(clippy::cast_precision_loss, reason = "for display")]
-pub fn bytes(count: u64) -> String {
+pub(super) fn bytes(count: u64) -> String {
     match count {
         0..1024 => format!("{count} B"),
         1024..1_048_576 => format!("{:.1} KiB", count as f64 / 1024.0),
@@ -50,7 +50,7 @@ pub fn bytes(count: u64) -> String {
 }
 
 /// A length of time in seconds, in its two largest units.
-pub fn age(seconds: u64) -> String {
+pub(super) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),

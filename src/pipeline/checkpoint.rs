@@ -15,7 +15,7 @@ use super::core::Core;
 use crate::buffer::Journal;
 use crate::buffer::record::RecordId;
 use crate::clock::Now;
-use crate::state::{Batch, StateStore};
+use crate::state::{Batch, Opened, StateStore};
 
 /// Key of the meta entry.
 pub const META: &[u8] = b"meta";
@@ -30,6 +30,10 @@ pub const BRIDGE: &[u8] = b"bridge/";
 
 /// Time between two checkpoints, ms of engine time.
 const EVERY_MS: u64 = 1_000;
+/// Time between the first two exports, and after one that failed, ms.
+const FIRST_EXPORT_MS: u64 = 30_000;
+/// Time between later exports, ms.
+const EXPORT_MS: u64 = 300_000;
 
 /// For which record and time a checkpoint is true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,10 +62,52 @@ impl Meta {
     }
 }
 
+/// A checkpoint that is on disk.
+#[derive(Debug, Clone, Copy)]
+struct Committed {
+    meta: Meta,
+    /// The journal is needed from here on, when that has moved.
+    keep_from: Option<RecordId>,
+}
+
+/// Exports the whole state now and then: what a damaged database is rebuilt from, together with the journal's
+/// records since the older of two exports.
+#[derive(Debug, Default)]
+struct Exports {
+    made: u32,
+    next_ms: u64,
+    kept: Option<RecordId>,
+}
+
+impl Exports {
+    fn maybe(&mut self, store: &Opened, meta: Meta) -> Option<RecordId> {
+        if meta.engine_ms < self.next_ms {
+            return None;
+        }
+        match store.snapshot(meta.record) {
+            Ok(from) => {
+                self.made += 1;
+                // Two exports soon after a start, so that the journal is not held for long.
+                let wait = if self.made < 2 { FIRST_EXPORT_MS } else { EXPORT_MS };
+                self.next_ms = meta.engine_ms + wait;
+                store.restore_ballast();
+                let moved = self.kept != Some(from);
+                self.kept = Some(from);
+                moved.then_some(from)
+            }
+            Err(error) => {
+                self.next_ms = meta.engine_ms + FIRST_EXPORT_MS;
+                tracing::warn!(%error, "the state can't be exported; the journal is kept for longer");
+                None
+            }
+        }
+    }
+}
+
 /// Decides when, and hands batches to the thread that commits them.
 pub struct Checkpointer {
     jobs: Option<SyncSender<(Batch, Meta)>>,
-    done: Receiver<Result<Meta, (Batch, String)>>,
+    done: Receiver<Result<Committed, (Batch, String)>>,
     /// What a failed commit did not write; goes with the next one.
     left: Batch,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -71,6 +117,7 @@ pub struct Checkpointer {
     busy: bool,
     wall_ms: u64,
     failures: u64,
+    committed: Option<Meta>,
 }
 
 impl Checkpointer {
@@ -78,13 +125,14 @@ impl Checkpointer {
     ///
     /// # Errors
     /// The thread can't be made.
-    pub fn spawn(store: Arc<dyn StateStore>) -> std::io::Result<Self> {
+    pub fn spawn(store: Arc<Opened>) -> std::io::Result<Self> {
         let (jobs, work) = sync_channel::<(Batch, Meta)>(1);
         let (tell, done) = sync_channel(4);
         let thread = std::thread::Builder::new().name("state".to_owned()).spawn(move || {
+            let mut exports = Exports::default();
             while let Ok((batch, meta)) = work.recv() {
                 let outcome = match store.commit(&batch) {
-                    Ok(()) => Ok(meta),
+                    Ok(()) => Ok(Committed { meta, keep_from: exports.maybe(&store, meta) }),
                     Err(error) => Err((batch, error.to_string())),
                 };
                 if tell.send(outcome).is_err() {
@@ -92,7 +140,7 @@ impl Checkpointer {
                 }
             }
         })?;
-        Ok(Self { jobs: Some(jobs), done, left: Batch::default(), thread: Some(thread), waiting: None, next_ms: 0, busy: false, wall_ms: 0, failures: 0 })
+        Ok(Self { jobs: Some(jobs), done, left: Batch::default(), thread: Some(thread), waiting: None, next_ms: 0, busy: false, wall_ms: 0, failures: 0, committed: None })
     }
 
     /// Takes a checkpoint when one is due and the last one is committed.
@@ -110,6 +158,12 @@ impl Checkpointer {
             self.take(core, now);
             self.submit(journal);
         }
+    }
+
+    /// The newest checkpoint on disk.
+    #[must_use]
+    pub fn committed(&self) -> Option<Meta> {
+        self.committed
     }
 
     fn take(&mut self, core: &mut Core, now: Now) {
@@ -139,10 +193,15 @@ impl Checkpointer {
         }
     }
 
-    fn settle(&mut self, outcome: Result<Meta, (Batch, String)>, journal: &Journal) {
+    fn settle(&mut self, outcome: Result<Committed, (Batch, String)>, journal: &Journal) {
         self.busy = false;
         match outcome {
-            Ok(meta) => journal.keep_from(meta.record),
+            Ok(Committed { meta, keep_from }) => {
+                self.committed = Some(meta);
+                if let Some(id) = keep_from {
+                    journal.keep_from(id);
+                }
+            }
             Err((batch, error)) => {
                 self.left = batch;
                 self.failures += 1;

@@ -60,32 +60,12 @@ pub fn json_value(json: &Json) -> Option<Value> {
     })
 }
 
-/// Largest integer that every JSON reader keeps exact (RFC 8259 section 6): 2^53.
-const EXACT: u64 = 1 << 53;
-
-/// A value as JSON, by the contract's rules: 64-bit integers beyond 2^53, NaN and the infinities are strings,
-/// bytes are base64.
+/// A value as JSON, by the rules of the streams' bodies: 64-bit integers beyond 2^53, NaN and the infinities are
+/// strings, bytes are base64.
 #[must_use]
 pub fn value_json(value: &Value) -> Json {
-    use base64::Engine;
-    match value {
-        Value::Null => Json::Null,
-        Value::Int(v) if v.unsigned_abs() > EXACT => Json::String(v.to_string()),
-        Value::Int(v) => (*v).into(),
-        Value::UInt(v) | Value::DateTime(v) if *v > EXACT => Json::String(v.to_string()),
-        Value::UInt(v) | Value::DateTime(v) => (*v).into(),
-        Value::Float(v) => double_json(float_as_written(*v)),
-        Value::Double(v) => double_json(*v),
-        Value::Bool(v) => (*v).into(),
-        Value::String(v) => Json::String(v.to_string()),
-        Value::Bytes(v) => Json::String(base64::engine::general_purpose::STANDARD.encode(v)),
-        other => Json::String(format!("{other:?}").chars().take(200).collect()),
-    }
-}
-
-/// The double whose shortest text is that of the float: 1.1f32 shows as 1.1, not 1.100000023841858.
-fn float_as_written(value: f32) -> f64 {
-    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
+    // One writer for all of it: what the page shows is what the cloud gets.
+    serde_json::from_str(&super::encode::value_json(value)).unwrap_or(Json::Null)
 }
 
 /// A double as JSON; what JSON can't say is a string.
@@ -222,7 +202,7 @@ mod tests {
     fn json_keeps_what_numbers_cannot() {
         for (value, json) in [
             (Value::UInt(u64::MAX), serde_json::json!("18446744073709551615")),
-            (Value::UInt(EXACT), serde_json::json!(EXACT)),
+            (Value::UInt(1 << 53), serde_json::json!(1u64 << 53)),
             (Value::Int(-9_007_199_254_740_993), serde_json::json!("-9007199254740993")),
             (Value::Int(-12), serde_json::json!(-12)),
             (Value::Float(1.1), serde_json::json!(1.1)),

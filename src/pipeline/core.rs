@@ -178,6 +178,18 @@ impl Core {
         self.settle(now, ports);
     }
 
+    /// Whether rules send nothing.
+    #[must_use]
+    pub fn dry_run(&self) -> bool {
+        self.settings.dry_run
+    }
+
+    /// Confirmation wait where nothing else is said, ms.
+    #[must_use]
+    pub fn confirm_timeout_ms(&self) -> u64 {
+        self.settings.confirm_timeout_ms
+    }
+
     /// The rule engine, for listings and operators' actions; call [`Core::settle`] after an action.
     pub fn rules(&mut self) -> &mut rules::Engine {
         &mut self.rules
@@ -268,6 +280,10 @@ impl Core {
 
     /// Fires what is due.
     pub fn handle_timeout(&mut self, now: Now, ports: &mut dyn Ports) {
+        self.host.note_wall(now.engine_ms, now.wall_ms);
+        if now.trusted {
+            self.rules.set_wall(now.engine_ms, now.wall_ms);
+        }
         self.host.handle_timeout(now.engine_ms);
         self.rules.advance_to(now.engine_ms);
         self.with_gate(now, ports, |actuation, gate| actuation.handle_timeout(now.engine_ms, gate));

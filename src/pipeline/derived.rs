@@ -258,6 +258,25 @@ impl Core {
         run(&mut self.actuation, &mut gate)
     }
 
+    /// Something that the gateway itself must tell people, as an alarm of rule `sparkgate.<part>`.
+    pub fn tell(&mut self, now: Now, part: &str, word: &str, message: &str, urgent: bool, ports: &mut dyn Ports) {
+        let rule = format!("sparkgate.{part}");
+        let id = format!("{:016x}", stable_hash(&format!("{rule}/{word}/{}", now.engine_ms)));
+        let body = serde_json::json!({
+            "id": id,
+            "rule": rule,
+            "version": env!("CARGO_PKG_VERSION"),
+            "event": "raise",
+            "state": "unack",
+            "priority": if urgent { "high" } else { "diagnostic" },
+            "message": message,
+            "timestamp": now.wall_ms,
+            "values": {"word": word},
+        });
+        let key = crate::buffer::record::Key { group: None, node: None, device: None };
+        self.append_derived(now, Class::Alarm, key, None, &body, ports);
+    }
+
     /// A model answered.
     pub fn handle_model(&mut self, now: Now, event: models::Event, ports: &mut dyn Ports) {
         match event {
@@ -271,7 +290,12 @@ impl Core {
             models::Event::BackendChanged { model, from, to, reason } => {
                 tracing::error!(%model, %from, ?to, reason, "model backend changed");
             }
-            models::Event::VersionChanged { .. } => {}
+            models::Event::Drift { model, of, index, moved } => {
+                tracing::warn!(%model, %of, index, moved, "model input drift");
+            }
+            models::Event::Swapped { model, from, to } => {
+                tracing::info!(%model, %from, %to, "model version changed");
+            }
         }
         self.settle(now, ports);
     }

@@ -180,7 +180,10 @@ pub(super) fn observe(
         let key = model_key(&node.group, &node.node, device);
         let mut outcomes = Vec::new();
         if let Some(windows) = &mut core.windows {
-            for metric in metrics.iter().filter(|m| m.is_news() && windows.reads(&m.name)) {
+            for metric in metrics.iter().filter(|m| m.is_news()) {
+                if !windows.reads(&metric.name) {
+                    continue;
+                }
                 let sample = model_sample(metric, id, received_ms);
                 windows.handle_sample(&key, &sample, wall(received_ms), &mut outcomes);
             }

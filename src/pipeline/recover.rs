@@ -106,6 +106,9 @@ impl Core {
 
     fn replay_record(&mut self, record: &Record, known: &HashSet<Cause>, journal: &Journal, restored: &mut Restored) {
         let now = Now { engine_ms: record.engine_ms, wall_ms: record.received_ms, trusted: record.clock_trusted };
+        if now.trusted {
+            self.rules.set_wall(now.engine_ms, now.wall_ms);
+        }
         self.rules.advance_to(now.engine_ms);
         self.complete(now, known, journal, restored);
         let (Some(group), Some(node)) = (&record.key.group, &record.key.node) else { return };
