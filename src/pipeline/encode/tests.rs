@@ -324,7 +324,7 @@ proptest! {
     }
 
     #[test]
-    fn parts_hold_every_metric_once(count in 1usize..200, limit in 1200usize..4000) {
+    fn parts_hold_every_metric_once(count in 1usize..200, limit in 1500usize..4000) {
         let mut encoder = Encoder::new("site-a", Encoding::Json);
         let prepared = encoder
             .prepare(&record(Class::Data, Vec::new()), Some(&payload(many(count))), limit)
