@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-
 use crate::event::{Cause, Key};
 use crate::value::Value;
 
@@ -12,6 +11,10 @@ pub type Values = Vec<(Arc<str>, Value)>;
 
 /// One output of [`Engine::poll_output`](crate::Engine::poll_output), in the order they arose.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "outputs are few, and each is taken at once"
+)]
 pub enum Output {
     /// A rule's condition came true: a pattern matched, a limit was crossed, data stayed away, a
     /// window met its condition.

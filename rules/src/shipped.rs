@@ -4,11 +4,26 @@
 #[must_use]
 pub fn shipped() -> &'static [(&'static str, &'static str)] {
     &[
-        ("batch-phases", include_str!("../packs/batch-phases/pack.toml")),
-        ("press-cooling", include_str!("../packs/press-cooling/pack.toml")),
-        ("pump-dry-run", include_str!("../packs/pump-dry-run/pack.toml")),
-        ("stuck-sensor", include_str!("../packs/stuck-sensor/pack.toml")),
+        (
+            "batch-phases",
+            include_str!("../packs/batch-phases/pack.toml"),
+        ),
+        (
+            "press-cooling",
+            include_str!("../packs/press-cooling/pack.toml"),
+        ),
+        (
+            "pump-dry-run",
+            include_str!("../packs/pump-dry-run/pack.toml"),
+        ),
+        (
+            "stuck-sensor",
+            include_str!("../packs/stuck-sensor/pack.toml"),
+        ),
         ("tank-level", include_str!("../packs/tank-level/pack.toml")),
-        ("vibration-trend", include_str!("../packs/vibration-trend/pack.toml")),
+        (
+            "vibration-trend",
+            include_str!("../packs/vibration-trend/pack.toml"),
+        ),
     ]
 }

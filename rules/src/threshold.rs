@@ -62,7 +62,9 @@ impl Threshold {
         self.over = match def.m_of_n {
             None => over,
             Some((m, n)) => {
-                let mask = u64::MAX.checked_shr(64 - n.clamp(1, 64)).unwrap_or(u64::MAX);
+                let mask = u64::MAX
+                    .checked_shr(64 - n.clamp(1, 64))
+                    .unwrap_or(u64::MAX);
                 self.recent = ((self.recent << 1) | u64::from(over)) & mask;
                 self.recent.count_ones() >= m
             }
@@ -123,7 +125,11 @@ impl Threshold {
             self.due = None;
             return None;
         }
-        let delay = if self.over { def.on_delay } else { def.off_delay };
+        let delay = if self.over {
+            def.on_delay
+        } else {
+            def.off_delay
+        };
         if delay == 0 {
             self.due = None;
             return Some(self.switch());
@@ -207,9 +213,17 @@ mod tests {
     fn a_limit_must_be_exceeded() {
         let high = def(&[(80.0, true)]);
         check(&high, &[(0, 80.0)], &[]);
-        check(&high, &[(0, 80.1), (1, 80.0)], &[(0, Edge::On), (1, Edge::Off)]);
+        check(
+            &high,
+            &[(0, 80.1), (1, 80.0)],
+            &[(0, Edge::On), (1, Edge::Off)],
+        );
         let low = def(&[(10.0, false)]);
-        check(&low, &[(0, 9.0), (1, f64::NAN), (2, 10.0)], &[(0, Edge::On), (2, Edge::Off)]);
+        check(
+            &low,
+            &[(0, 9.0), (1, f64::NAN), (2, 10.0)],
+            &[(0, Edge::On), (2, Edge::Off)],
+        );
     }
 
     #[test]
@@ -229,7 +243,14 @@ mod tests {
             off_delay: 20,
             ..def(&[(80.0, true)])
         };
-        let samples = [(0, 90.0), (5, 70.0), (6, 90.0), (30, 70.0), (40, 90.0), (50, 70.0)];
+        let samples = [
+            (0, 90.0),
+            (5, 70.0),
+            (6, 90.0),
+            (30, 70.0),
+            (40, 90.0),
+            (50, 70.0),
+        ];
         check(&high, &samples, &[(16, Edge::On), (70, Edge::Off)]);
     }
 

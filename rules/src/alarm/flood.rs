@@ -75,7 +75,9 @@ impl Flood {
     pub(crate) fn decode(from: &mut Reader<'_>) -> Result<Self, Corrupt> {
         let [on] = from.flags()?;
         let count = from.length()?;
-        let raises = (0..count).map(|_| from.number()).collect::<Result<_, _>>()?;
+        let raises = (0..count)
+            .map(|_| from.number())
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             raises,
             on,

@@ -21,8 +21,8 @@ mod store;
 mod tests;
 
 pub(crate) use flood::Flood;
-pub(crate) use store::read_cause;
 pub use people::AlarmError;
+pub(crate) use store::read_cause;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

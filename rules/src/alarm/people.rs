@@ -58,7 +58,10 @@ impl Alarm {
             return Err(AlarmError::NotActive);
         }
         if !self.unacked {
-            let by = self.acked.as_ref().map_or_else(|| "-".into(), |a| a.by.clone());
+            let by = self
+                .acked
+                .as_ref()
+                .map_or_else(|| "-".into(), |a| a.by.clone());
             return Err(AlarmError::AlreadyAcked { by });
         }
         self.unacked = false;
@@ -104,8 +107,12 @@ impl Alarm {
         match (on, std::mem::replace(&mut self.suppressed, on)) {
             (true, false) => Ok(AlarmAction::Suppress),
             (false, true) => Ok(AlarmAction::Unsuppress),
-            (true, true) => Err(AlarmError::Already { state: "suppressed" }),
-            (false, false) => Err(AlarmError::Already { state: "not suppressed" }),
+            (true, true) => Err(AlarmError::Already {
+                state: "suppressed",
+            }),
+            (false, false) => Err(AlarmError::Already {
+                state: "not suppressed",
+            }),
         }
     }
 
@@ -113,8 +120,12 @@ impl Alarm {
         match (out, std::mem::replace(&mut self.out_of_service, out)) {
             (true, false) => Ok(AlarmAction::OutOfService),
             (false, true) => Ok(AlarmAction::InService),
-            (true, true) => Err(AlarmError::Already { state: "out of service" }),
-            (false, false) => Err(AlarmError::Already { state: "in service" }),
+            (true, true) => Err(AlarmError::Already {
+                state: "out of service",
+            }),
+            (false, false) => Err(AlarmError::Already {
+                state: "in service",
+            }),
         }
     }
 

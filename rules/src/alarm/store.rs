@@ -14,7 +14,9 @@ pub(crate) fn write_values(to: &mut Writer, values: &Values) {
 
 pub(crate) fn read_values(from: &mut Reader<'_>) -> Result<Values, Corrupt> {
     let count = from.length()?;
-    (0..count).map(|_| Ok((from.arc()?, from.value()?))).collect()
+    (0..count)
+        .map(|_| Ok((from.arc()?, from.value()?)))
+        .collect()
 }
 
 impl Occurrence {
@@ -113,7 +115,9 @@ impl Alarm {
             suppressed,
             out_of_service,
             stale,
-            raises: (0..count).map(|_| from.number()).collect::<Result<_, _>>()?,
+            raises: (0..count)
+                .map(|_| from.number())
+                .collect::<Result<_, _>>()?,
         })
     }
 }

@@ -47,13 +47,32 @@ fn the_table_of_states() {
         ..Timing::default()
     };
     for (timing, acked_first, states) in [
-        (Timing::default(), false, [AlarmStatus::RtnUnack, AlarmStatus::Normal]),
-        (Timing::default(), true, [AlarmStatus::Normal, AlarmStatus::Normal]),
-        (latch, false, [AlarmStatus::LatchedUnack, AlarmStatus::LatchedAck]),
-        (latch, true, [AlarmStatus::LatchedAck, AlarmStatus::LatchedAck]),
+        (
+            Timing::default(),
+            false,
+            [AlarmStatus::RtnUnack, AlarmStatus::Normal],
+        ),
+        (
+            Timing::default(),
+            true,
+            [AlarmStatus::Normal, AlarmStatus::Normal],
+        ),
+        (
+            latch,
+            false,
+            [AlarmStatus::LatchedUnack, AlarmStatus::LatchedAck],
+        ),
+        (
+            latch,
+            true,
+            [AlarmStatus::LatchedAck, AlarmStatus::LatchedAck],
+        ),
     ] {
         let mut alarm = Alarm::default();
-        assert_eq!(alarm.on(&timing, 0, || occurrence(1)), Some(AlarmAction::Raise));
+        assert_eq!(
+            alarm.on(&timing, 0, || occurrence(1)),
+            Some(AlarmAction::Raise)
+        );
         assert_eq!(alarm.status(), AlarmStatus::Unack);
         if acked_first {
             alarm.ack(&timing, "eve", "", 1).unwrap();
@@ -70,7 +89,11 @@ fn the_table_of_states() {
     alarm.on(&latch, 0, || occurrence(1));
     alarm.off(&latch, 1);
     assert_eq!(alarm.reset(), Ok(AlarmAction::Reset));
-    assert_eq!(alarm.status(), AlarmStatus::RtnUnack, "still to be acknowledged");
+    assert_eq!(
+        alarm.status(),
+        AlarmStatus::RtnUnack,
+        "still to be acknowledged"
+    );
 }
 
 proptest! {

@@ -123,7 +123,9 @@ impl<'a> Context<'a> {
     pub(crate) fn fail(&mut self, state: &mut RuleState, reason: EvalError, cause: Cause) {
         self.rule.errors += 1;
         let failures = state.failures.get_or_insert_default();
-        let Failures { count, run, last, .. } = &mut **failures;
+        let Failures {
+            count, run, last, ..
+        } = &mut **failures;
         *count += 1;
         *run = run.saturating_add(1);
         *last = self.now;

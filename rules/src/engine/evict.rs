@@ -141,7 +141,8 @@ impl Engine {
             }
         }
         if slot.saved {
-            self.gone.insert(super::persist::key_bytes(slot.level, &slot.key));
+            self.gone
+                .insert(super::persist::key_bytes(slot.level, &slot.key));
         }
     }
 
@@ -166,7 +167,11 @@ impl Engine {
             let states = slots.iter().flat_map(|slot| slot.states());
             let of = states.filter(|(lane, _)| lane.rule as usize == number);
             let partials: usize = of.map(|(_, state)| state.partials()).sum();
-            assert_eq!(rule.partials, partials, "partial matches of {}", rule.def.id);
+            assert_eq!(
+                rule.partials, partials,
+                "partial matches of {}",
+                rule.def.id
+            );
         }
         for (at, id) in &self.timers {
             assert_eq!(self.slot(*id).map(|slot| slot.armed), Some(*at), "timer");

@@ -10,9 +10,7 @@ use crate::alarm::{Alarm, Occurrence, Timing};
 use crate::event::{Cause, Key, Sample};
 use crate::lang::def::{AlarmDef, CommandValue, Kind};
 use crate::lang::expr::EvalError;
-use crate::output::{
-    AlarmAction, AlarmEvent, CommandRequest, Match, Output, Priority, Values,
-};
+use crate::output::{AlarmAction, AlarmEvent, CommandRequest, Match, Output, Priority, Values};
 use crate::value::Value;
 
 /// A condition that came true.
@@ -204,7 +202,9 @@ impl Context<'_> {
                 values: occurrence.values.clone(),
                 cause: occurrence.cause,
                 by: person.map(|(by, _)| by.into()),
-                note: person.filter(|(_, note)| !note.is_empty()).map(|(_, note)| note.into()),
+                note: person
+                    .filter(|(_, note)| !note.is_empty())
+                    .map(|(_, note)| note.into()),
                 stale: alarm.is_stale(),
                 historical: self.history,
             }));
@@ -228,7 +228,8 @@ impl Context<'_> {
         let Some(mut failures) = state.failures.take() else {
             return;
         };
-        let message: Arc<str> = format!("rule {} fails on {}: {reason}", self.def.id, self.key).into();
+        let message: Arc<str> =
+            format!("rule {} fails on {}: {reason}", self.def.id, self.key).into();
         let id = self.occurrence_id("failure", cause, self.now);
         let now = self.now;
         // Later failures change nothing in it, so that one alarm stays one record.
@@ -254,7 +255,9 @@ impl Context<'_> {
         let Some(mut failures) = state.failures.take() else {
             return;
         };
-        let Failures { last, run, alarm, .. } = &mut *failures;
+        let Failures {
+            last, run, alarm, ..
+        } = &mut *failures;
         if last.saturating_add(QUIET_MS) > at {
             state.failures = Some(failures);
             return;

@@ -154,7 +154,10 @@ impl Engine {
             let first = b.unacknowledged.cmp(&a.unacknowledged);
             let then = b.priority.cmp(&a.priority);
             let then = then.then(a.since_engine_ms.cmp(&b.since_engine_ms));
-            first.then(then).then_with(|| a.key.cmp(&b.key)).then_with(|| a.id.cmp(&b.id))
+            first
+                .then(then)
+                .then_with(|| a.key.cmp(&b.key))
+                .then_with(|| a.id.cmp(&b.id))
         });
         alarms
     }
@@ -288,7 +291,9 @@ fn alarm_info(
         by: acked
             .map(|a| a.by.clone())
             .or_else(|| alarm.shelf().map(|s| s.by.clone())),
-        note: acked.map(|a| a.note.clone()).filter(|note| !note.is_empty()),
+        note: acked
+            .map(|a| a.note.clone())
+            .filter(|note| !note.is_empty()),
         shelved_until_ms: alarm.shelf().and_then(|s| s.until),
         cause_text: own.and_then(|own| own.cause.clone()),
         consequence: own.and_then(|own| own.consequence.clone()),
@@ -301,7 +306,11 @@ fn plan(def: &RuleDef) -> String {
     let _ = writeln!(text, "rule    {} ({} {})", def.id, def.pack, def.version);
     let scope = [&def.scope.group, &def.scope.node, &def.scope.device].map(|g| g.as_str());
     let [group, node, device] = scope;
-    let _ = writeln!(text, "scope   {group} / {node} / {device}, state by {}", def.level.as_str());
+    let _ = writeln!(
+        text,
+        "scope   {group} / {node} / {device}, state by {}",
+        def.level.as_str()
+    );
     let _ = match def.time {
         Time::Arrival => writeln!(text, "time    arrival"),
         Time::Event {
@@ -319,7 +328,12 @@ fn plan(def: &RuleDef) -> String {
         streams.push("every metric".to_owned());
     }
     streams.extend(def.streams.metrics.iter().map(|m| format!("`{m}`")));
-    streams.extend(def.streams.models.iter().map(|m| format!("scores of `{m}`")));
+    streams.extend(
+        def.streams
+            .models
+            .iter()
+            .map(|m| format!("scores of `{m}`")),
+    );
     if def.streams.embeddings {
         streams.push("embeddings".to_owned());
     }
@@ -366,12 +380,19 @@ fn kind(text: &mut String, def: &RuleDef) {
             for (n, condition) in def.conditions.iter().enumerate() {
                 let _ = writeln!(text, "c{n}      {}", condition.text());
             }
-            let way = if def.plan.is_chain() { "chain" } else { "automaton" };
+            let way = if def.plan.is_chain() {
+                "chain"
+            } else {
+                "automaton"
+            };
             writeln!(text, "pattern {way}\n{}", def.plan)
         }
         Kind::Threshold(def) => {
-            let limits: Vec<String> =
-                def.limits.iter().map(|l| format!("{} {}", l.name, l.value)).collect();
+            let limits: Vec<String> = def
+                .limits
+                .iter()
+                .map(|l| format!("{} {}", l.name, l.value))
+                .collect();
             let _ = write!(text, "limit   {}: {}", def.metric, limits.join(", "));
             let _ = write!(text, ", deadband {}", def.deadband);
             if let Some((m, n)) = def.m_of_n {
@@ -410,7 +431,8 @@ fn kind(text: &mut String, def: &RuleDef) {
 
 fn describe(def: &RuleDef, state: &RuleState, now: u64) -> String {
     let mut text = match &state.kind {
-        KindState::Pattern(key) => {
+        KindState::Pattern(None) => "0 partial matches".to_owned(),
+        KindState::Pattern(Some(key)) => {
             let mut parts = vec![format!("{} partial matches", key.partial_matches())];
             for (path, started) in key.partials().take(3) {
                 let stages = path.forward().map(|(stage, _)| {
@@ -423,7 +445,11 @@ fn describe(def: &RuleDef, state: &RuleState, now: u64) -> String {
             parts.join("; ")
         }
         KindState::Threshold(threshold) => {
-            let word = if threshold.active() { "over" } else { "within limits" };
+            let word = if threshold.active() {
+                "over"
+            } else {
+                "within limits"
+            };
             match threshold.deadline() {
                 Some(due) => format!("{word}, changes in {}", ms(due.saturating_sub(now))),
                 None => word.to_owned(),
@@ -441,7 +467,12 @@ fn describe(def: &RuleDef, state: &RuleState, now: u64) -> String {
         KindState::Window(window) => format!("{} samples", window.held()),
     };
     if let Some(clock) = &state.clock {
-        let _ = write!(text, ", watermark {}, {} wait", clock.watermark, clock.waiting.len());
+        let _ = write!(
+            text,
+            ", watermark {}, {} wait",
+            clock.watermark,
+            clock.waiting.len()
+        );
     }
     if let Some(alarm) = &state.alarm {
         let _ = write!(text, ", alarm {}", alarm.status());

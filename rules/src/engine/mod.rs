@@ -233,21 +233,30 @@ impl Engine {
     /// The phrases that rules name in `similar`, sorted.
     #[must_use]
     pub fn phrases(&self) -> Vec<Arc<str>> {
-        let all = self.defs.iter().flat_map(|def| def.uses.phrases.iter().cloned());
+        let all = self
+            .defs
+            .iter()
+            .flat_map(|def| def.uses.phrases.iter().cloned());
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// The models that rules name in `score`, sorted.
     #[must_use]
     pub fn models(&self) -> Vec<Arc<str>> {
-        let all = self.defs.iter().flat_map(|def| def.uses.models.iter().cloned());
+        let all = self
+            .defs
+            .iter()
+            .flat_map(|def| def.uses.models.iter().cloned());
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Whether a command's condition holds now. A condition that has no result does not.
     #[must_use]
     pub fn check(&self, guard: &Guard) -> bool {
-        let source = guard.event.as_ref().map_or(&guard.key, |event| &event.source);
+        let source = guard
+            .event
+            .as_ref()
+            .map_or(&guard.key, |event| &event.source);
         let nothing = LastValues::new();
         let slot = self.devices.get(&**source).and_then(|id| self.slot(*id));
         let view = View {
@@ -312,9 +321,10 @@ impl Engine {
                 Level::Node => 1,
                 Level::Group => 2,
             };
-            if let (Some((target, cost)), Some(sum)) =
-                (self.route(source, *route, &sample, event), costs.get_mut(place))
-            {
+            if let (Some((target, cost)), Some(sum)) = (
+                self.route(source, *route, &sample, event),
+                costs.get_mut(place),
+            ) {
                 let (_, before) = sum.unwrap_or((target, 0));
                 *sum = Some((target, before + cost));
             }
@@ -418,10 +428,13 @@ impl Engine {
             let Some(found) = self.rules.get(*rule as usize).filter(|r| r.enabled) else {
                 continue;
             };
-            let (level, lane) = (found.def.level, Lane {
-                rule: *rule,
-                history: false,
-            });
+            let (level, lane) = (
+                found.def.level,
+                Lane {
+                    rule: *rule,
+                    history: false,
+                },
+            );
             let target = match level {
                 Level::Device => source,
                 level => self.slot_of(level, key, source),

@@ -204,14 +204,21 @@ impl Context<'_> {
         act: impl FnOnce(&mut Alarm, &Timing, u64) -> Result<Vec<AlarmAction>, AlarmError>,
     ) -> Result<AlarmStatus, AlarmError> {
         let now = self.now;
-        let own = self.def.alarm.as_ref().filter(|_| matches!(which, Which::Own));
+        let own = self
+            .def
+            .alarm
+            .as_ref()
+            .filter(|_| matches!(which, Which::Own));
         let (timing, priority) = match own {
             Some(def) => (timing(def, &self.def.kind), def.priority),
             None => (Timing::default(), Priority::Diagnostic),
         };
         let mut alarm = match which {
             Which::Own => state.alarm.take().map(|alarm| *alarm),
-            Which::Failing => state.failures.as_mut().map(|f| std::mem::take(&mut f.alarm)),
+            Which::Failing => state
+                .failures
+                .as_mut()
+                .map(|f| std::mem::take(&mut f.alarm)),
         }
         .unwrap_or_default();
         let result = act(&mut alarm, &timing, now).map(|actions| {

@@ -189,7 +189,10 @@ impl Engine {
         }
         if let Some(slot) = self.slot_mut(id) {
             slot.last = last;
-            slot.states = states.into_iter().map(|(lane, s)| (lane, Some(Box::new(s)))).collect();
+            slot.states = states
+                .into_iter()
+                .map(|(lane, s)| (lane, Some(Box::new(s))))
+                .collect();
             slot.saved = true;
             let cost = slot.reckon();
             self.changed(id, Some(cost));
@@ -203,7 +206,6 @@ impl Engine {
         Ok(())
     }
 }
-
 
 /// The opaque key of an entry.
 pub(super) fn key_bytes(level: Level, key: &Key) -> Vec<u8> {
@@ -270,7 +272,7 @@ impl<'k> Sources<'k> {
 
 fn encode_state(to: &mut Writer, def: &RuleDef, state: &RuleState) {
     match (&state.kind, &def.kind) {
-        (KindState::Pattern(key), Kind::Pattern(def)) => to.part(|bytes| {
+        (KindState::Pattern(Some(key)), Kind::Pattern(def)) => to.part(|bytes| {
             key.encode(&def.plan, bytes, |sample, bytes| {
                 let mut part = Writer::new();
                 encode_sample(&mut part, sample);
@@ -280,7 +282,6 @@ fn encode_state(to: &mut Writer, def: &RuleDef, state: &RuleState) {
         (KindState::Threshold(state), _) => state.encode(to),
         (KindState::Absence(state), _) => to.option(state.as_ref(), |to, s| s.encode(to)),
         (KindState::Window(window), _) => window.encode(to),
-        // A state is made for the rule's kind.
         (KindState::Pattern(_), _) => to.part(|_| {}),
     }
     to.option(state.clock.as_ref(), |to, clock| {
@@ -310,17 +311,23 @@ fn decode_state(
     def: &RuleDef,
     keys: &mut Sources<'_>,
 ) -> Result<RuleState, Corrupt> {
-    const WRONG: Corrupt = Corrupt::Wrong { what: "pattern state" };
+    const WRONG: Corrupt = Corrupt::Wrong {
+        what: "pattern state",
+    };
     let kind = match &def.kind {
         Kind::Pattern(def) => {
             let part = from.part()?;
-            let state = KeyState::decode(&def.plan, part, |bytes| {
-                let mut from = Reader::bare(bytes);
-                let sample = decode_sample(&mut from, keys).ok()?;
-                *bytes = from.rest();
-                Some(sample)
-            });
-            KindState::Pattern(state.map_err(|_| WRONG)?)
+            if part.is_empty() {
+                KindState::Pattern(None)
+            } else {
+                let state = KeyState::decode(&def.plan, part, |bytes| {
+                    let mut from = Reader::bare(bytes);
+                    let sample = decode_sample(&mut from, keys).ok()?;
+                    *bytes = from.rest();
+                    Some(sample)
+                });
+                KindState::Pattern(Some(Box::new(state.map_err(|_| WRONG)?)))
+            }
         }
         Kind::Threshold(_) => KindState::Threshold(Threshold::decode(from)?),
         Kind::Absence(_) => KindState::Absence(from.option(Absence::decode)?),

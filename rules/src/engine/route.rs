@@ -47,7 +47,9 @@ impl Table {
             rules: rules.into(),
             ..Self::default()
         };
-        let defs = rules.iter().filter_map(|n| Some((*n, defs.get(*n as usize)?)));
+        let defs = rules
+            .iter()
+            .filter_map(|n| Some((*n, defs.get(*n as usize)?)));
         let defs: Vec<(u32, &Arc<RuleDef>)> = defs.collect();
         for (_, def) in &defs {
             for metric in &def.uses.current {

@@ -101,7 +101,9 @@ impl Context<'_> {
         }
         let order = event_clock.order;
         event_clock.order += 1;
-        event_clock.waiting.insert((ts, order), (sample.clone(), role));
+        event_clock
+            .waiting
+            .insert((ts, order), (sample.clone(), role));
         let behind = clock(out_of_order).saturating_add(1);
         event_clock.watermark = mark.max(ts.saturating_sub(behind));
         let mut overflow = 0;
@@ -191,7 +193,8 @@ impl Context<'_> {
             view: self.view(),
             failure: RefCell::new(None),
         };
-        if key_state.is_idle() && !def.plan.may_begin(sample, &conditions) {
+        let idle = key_state.as_ref().is_none_or(|state| state.is_idle());
+        if idle && !def.plan.may_begin(sample, &conditions) {
             if let Some(error) = conditions.failure.into_inner() {
                 self.fail(state, error, sample.cause);
             }
@@ -202,11 +205,13 @@ impl Context<'_> {
             bytes: self.limits.bytes_per_key,
             event_bytes: 64,
         };
+        let key_state = key_state.get_or_insert_default();
         let before = key_state.partial_matches();
         let mut found = Vec::new();
-        def.plan.handle_event(key_state, ts, sample, &conditions, &limits, &mut |output| {
-            Found::note(output, &mut found);
-        });
+        def.plan
+            .handle_event(key_state, ts, sample, &conditions, &limits, &mut |output| {
+                Found::note(output, &mut found);
+            });
         let failure = conditions.failure.into_inner();
         self.note_partials(state, before);
         self.limit_rule(state, def);
@@ -225,7 +230,7 @@ impl Context<'_> {
     fn limit_rule(&mut self, state: &mut RuleState, def: &PatternDef) {
         let mut gone = 0;
         while self.rule.partials > self.limits.partials_per_rule {
-            let KindState::Pattern(key_state) = &mut state.kind else {
+            let KindState::Pattern(Some(key_state)) = &mut state.kind else {
                 return;
             };
             let evicted = def.plan.evict_oldest(key_state, &mut |_| {});
@@ -464,7 +469,9 @@ impl Context<'_> {
             let fire = Fire {
                 event: event.as_ref(),
                 taken: Arc::default(),
-                values: values.map(|((name, _), v)| (name.clone(), v.clone())).collect(),
+                values: values
+                    .map(|((name, _), v)| (name.clone(), v.clone()))
+                    .collect(),
                 results,
                 cause,
                 time_ms: match self.event_time() {
@@ -500,10 +507,7 @@ impl Context<'_> {
         let def = self.def;
         let (timed, most) = (self.event_time(), self.limits.window_samples);
         match (&mut state.kind, &def.kind) {
-            (KindState::Pattern(key_state), Kind::Pattern(def)) => {
-                if key_state.is_idle() {
-                    return;
-                }
+            (KindState::Pattern(Some(key_state)), Kind::Pattern(def)) => {
                 let before = key_state.partial_matches();
                 let mut found = Vec::new();
                 def.plan.advance_to(key_state, ts, &mut |output| {
@@ -517,7 +521,8 @@ impl Context<'_> {
                 self.crossed(state, def, edge);
             }
             (KindState::Absence(Some(absence)), Kind::Absence(def)) => {
-                if absence.advance(def, self.now) {
+                let begins = absence.advance(def, self.now);
+                if begins {
                     self.absent(state, SILENCE);
                 }
             }
@@ -554,7 +559,7 @@ impl Context<'_> {
         let before = state.partials();
         match &mut state.kind {
             KindState::Pattern(key_state) => {
-                let gone = key_state.clear();
+                let gone = key_state.take().map_or(0, |mut state| state.clear());
                 self.note_partials(state, before);
                 if gone > 0 {
                     self.evicted(EvictReason::Death, gone as u64);
@@ -585,11 +590,7 @@ impl Context<'_> {
 }
 
 /// How a rule's window is run.
-pub(crate) fn setting(
-    def: &WindowDef,
-    event_time: Option<(u64, u64)>,
-    most: usize,
-) -> Setting<'_> {
+pub(crate) fn setting(def: &WindowDef, event_time: Option<(u64, u64)>, most: usize) -> Setting<'_> {
     Setting {
         kind: def.kind,
         aggregates: &def.aggregates,
@@ -602,5 +603,8 @@ pub(crate) fn setting(
 /// Aggregates that need no number.
 fn counts_texts(aggregate: &crate::lang::expr::Aggregate) -> bool {
     use crate::lang::expr::Aggregate;
-    matches!(aggregate, Aggregate::Count | Aggregate::First | Aggregate::Last)
+    matches!(
+        aggregate,
+        Aggregate::Count | Aggregate::First | Aggregate::Last
+    )
 }

@@ -111,7 +111,8 @@ impl Slot {
                 0
             }
             Err(place) => {
-                self.last.insert(place, (metric.clone(), Last { value, at }));
+                self.last
+                    .insert(place, (metric.clone(), Last { value, at }));
                 remembered(metric)
             }
         }

@@ -13,7 +13,8 @@ use crate::window::{Setting, Window};
 /// State of the kind.
 #[derive(Clone, Debug)]
 pub(crate) enum KindState {
-    Pattern(KeyState<Sample>),
+    /// `None` while no partial match is held.
+    Pattern(Option<Box<KeyState<Sample>>>),
     Threshold(Threshold),
     /// `None` until the key was born or heard of.
     Absence(Option<Absence>),
@@ -84,7 +85,7 @@ impl RuleState {
     pub(crate) fn new(def: &RuleDef) -> Self {
         Self {
             kind: match &def.kind {
-                Kind::Pattern(_) => KindState::Pattern(KeyState::new()),
+                Kind::Pattern(_) => KindState::Pattern(None),
                 Kind::Threshold(_) => KindState::Threshold(Threshold::default()),
                 Kind::Absence(_) => KindState::Absence(None),
                 Kind::Window(def) => KindState::Window(Window::new(def.kind)),
@@ -100,7 +101,7 @@ impl RuleState {
     /// Whether it may be dropped and made anew without a difference.
     pub(crate) fn is_idle(&self) -> bool {
         let kind = match &self.kind {
-            KindState::Pattern(state) => state.is_idle(),
+            KindState::Pattern(state) => state.as_ref().is_none_or(|state| state.is_idle()),
             KindState::Threshold(state) => state.is_idle(),
             KindState::Absence(state) => state.is_none(),
             KindState::Window(window) => window.is_idle(),
@@ -113,7 +114,7 @@ impl RuleState {
 
     pub(crate) fn partials(&self) -> usize {
         match &self.kind {
-            KindState::Pattern(state) => state.partial_matches(),
+            KindState::Pattern(state) => state.as_ref().map_or(0, |state| state.partial_matches()),
             KindState::Threshold(_) | KindState::Absence(_) | KindState::Window(_) => 0,
         }
     }
@@ -131,7 +132,7 @@ impl RuleState {
         let kind = match (&self.kind, &def.kind, def.time) {
             (KindState::Threshold(state), _, _) => state.deadline(),
             (KindState::Absence(Some(state)), Kind::Absence(def), _) => state.deadline(def),
-            (KindState::Pattern(state), Kind::Pattern(def), Time::Arrival) => {
+            (KindState::Pattern(Some(state)), Kind::Pattern(def), Time::Arrival) => {
                 def.plan.next_deadline(state).map(engine)
             }
             (KindState::Window(window), _, Time::Arrival) => {
@@ -149,11 +150,19 @@ impl RuleState {
         const EVENT: usize = size_of::<Sample>() + 64;
         const ALARM: usize = size_of::<Alarm>() + 512;
         let kind = match &self.kind {
-            KindState::Pattern(state) => 64 * state.partial_matches() + EVENT * state.events(),
+            KindState::Pattern(Some(state)) => {
+                size_of::<KeyState<Sample>>()
+                    + 64 * state.partial_matches()
+                    + EVENT * state.events()
+            }
+            KindState::Pattern(None) => 0,
             KindState::Threshold(_) | KindState::Absence(_) => 0,
             KindState::Window(window) => 128 * window.held(),
         };
-        let waiting = self.clock.as_ref().map_or(0, |c| 64 + EVENT * c.waiting.len());
+        let waiting = self
+            .clock
+            .as_ref()
+            .map_or(0, |c| 64 + EVENT * c.waiting.len());
         let alarm = if self.alarm.is_some() { ALARM } else { 0 };
         let failures = if self.failures.is_some() { ALARM } else { 0 };
         size_of::<Self>() + kind + waiting + alarm + failures

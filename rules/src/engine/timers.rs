@@ -36,7 +36,8 @@ impl Engine {
                 if self.flood.advance(self.now)
                     && let Some((id, key)) = self.flood_alarm.take()
                 {
-                    self.out.push(super::flood_event(&id, &key, false, self.now));
+                    self.out
+                        .push(super::flood_event(&id, &key, false, self.now));
                 }
             }
             for slot in self.due(at) {

@@ -72,11 +72,18 @@ pub(crate) struct Taken(pub(crate) Vec<(u16, Sample)>);
 impl Taken {
     pub(crate) fn of(path: Path<'_, Sample>) -> Self {
         let events = path.forward();
-        Self(events.map(|(stage, event)| (stage.0, event.clone())).collect())
+        Self(
+            events
+                .map(|(stage, event)| (stage.0, event.clone()))
+                .collect(),
+        )
     }
 
     fn stage(&self, stage: u16) -> impl DoubleEndedIterator<Item = &Sample> {
-        self.0.iter().filter(move |(s, _)| *s == stage).map(|(_, e)| e)
+        self.0
+            .iter()
+            .filter(move |(s, _)| *s == stage)
+            .map(|(_, e)| e)
     }
 }
 

@@ -32,7 +32,12 @@ pub(crate) fn parse(text: &str) -> Option<u64> {
 
 /// Writes ms as [`parse`] reads it, in the largest unit that divides it.
 pub(crate) fn format(ms: u64) -> String {
-    for (unit, size) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {
+    for (unit, size) in [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1_000),
+    ] {
         if ms >= size && ms.is_multiple_of(size) {
             return format!("{}{unit}", ms / size);
         }

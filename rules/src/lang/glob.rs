@@ -83,7 +83,11 @@ mod tests {
             ("ä*", "äöü", true),
             ("a?c", "aöc", true),
         ] {
-            assert_eq!(Glob::new(pattern).matches(name), expected, "{pattern} {name}");
+            assert_eq!(
+                Glob::new(pattern).matches(name),
+                expected,
+                "{pattern} {name}"
+            );
         }
     }
 

@@ -153,11 +153,7 @@ impl<'d, 't> Table<'d, 't> {
     }
 
     /// A duration above zero.
-    pub(crate) fn positive(
-        &mut self,
-        source: &mut Source<'_>,
-        key: &'static str,
-    ) -> Option<u64> {
+    pub(crate) fn positive(&mut self, source: &mut Source<'_>, key: &'static str) -> Option<u64> {
         let at = self.duration_at(source, key)?;
         if at.value == 0 {
             let (key, needed) = (key.to_owned(), "longer than zero");
@@ -218,11 +214,7 @@ impl<'d, 't> Table<'d, 't> {
         }
     }
 
-    pub(crate) fn texts(
-        &mut self,
-        source: &mut Source<'_>,
-        key: &'static str,
-    ) -> Vec<At<&'d str>> {
+    pub(crate) fn texts(&mut self, source: &mut Source<'_>, key: &'static str) -> Vec<At<&'d str>> {
         let items = self.array(source, key).iter();
         items
             .filter_map(|item| match item.get_ref().as_str() {

@@ -59,9 +59,11 @@ impl Template {
             let (expr, digits) = precision(inner);
             match compile(expr, names, false) {
                 Ok(expr) => parts.push(Part::Value { expr, digits }),
-                Err(problems) => errors.extend(problems.into_iter().map(|At { problem, range }| {
-                    (start + range.start..start + range.end, problem.into())
-                })),
+                Err(problems) => {
+                    errors.extend(problems.into_iter().map(|At { problem, range }| {
+                        (start + range.start..start + range.end, problem.into())
+                    }))
+                }
             }
             at += brace + close + 1;
         }

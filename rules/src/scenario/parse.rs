@@ -33,7 +33,10 @@ pub(super) struct Step {
 pub(super) enum What {
     Alarm(AlarmAction),
     Match,
-    Command { metric: String, value: Option<Value> },
+    Command {
+        metric: String,
+        value: Option<Value>,
+    },
     Nothing,
 }
 
@@ -115,11 +118,7 @@ fn time(source: &mut Source<'_>, table: &mut Table<'_, '_>) -> Option<u64> {
     table.duration(source, "t")
 }
 
-fn step(
-    source: &mut Source<'_>,
-    mut table: Table<'_, '_>,
-    default: Option<&Key>,
-) -> Option<Step> {
+fn step(source: &mut Source<'_>, mut table: Table<'_, '_>, default: Option<&Key>) -> Option<Step> {
     let at = time(source, &mut table);
     let own = table.text(source, "device");
     let device = match own {
@@ -127,7 +126,9 @@ fn step(
         None => default.cloned(),
     };
     let range = table.range.clone();
-    let set = table.table(source, "set").map(|set| Act::Set(values(source, &set)));
+    let set = table
+        .table(source, "set")
+        .map(|set| Act::Set(values(source, &set)));
     let score = table.table(source, "score").map(|scores| {
         let scores = scores.all().filter_map(|(model, item)| {
             match scalar(item.get_ref()).and_then(|v| v.as_f64()) {
@@ -169,7 +170,11 @@ fn values(source: &mut Source<'_>, set: &Table<'_, '_>) -> Vec<(String, Value, i
                 false => table.scalar(source, "value"),
             };
             table.finish(source);
-            values.push((name, value.unwrap_or_default(), quality.unwrap_or(QUALITY_GOOD)));
+            values.push((
+                name,
+                value.unwrap_or_default(),
+                quality.unwrap_or(QUALITY_GOOD),
+            ));
         } else if let Some(value) = scalar(item.get_ref()) {
             values.push((name, value, QUALITY_GOOD));
         } else {
@@ -179,11 +184,7 @@ fn values(source: &mut Source<'_>, set: &Table<'_, '_>) -> Vec<(String, Value, i
     values
 }
 
-fn expect(
-    source: &mut Source<'_>,
-    mut table: Table<'_, '_>,
-    packs: &[Pack],
-) -> Option<Expect> {
+fn expect(source: &mut Source<'_>, mut table: Table<'_, '_>, packs: &[Pack]) -> Option<Expect> {
     let at = time(source, &mut table);
     let within = table.duration(source, "within").unwrap_or(0);
     let rule = table.required_text(source, "rule");

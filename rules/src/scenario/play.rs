@@ -39,8 +39,13 @@ pub(super) fn play(packs: &[Pack], scenario: &Scenario) -> Vec<Happening> {
         Act::Silence(ms) => step.at.saturating_add(ms),
         Act::Set(_) | Act::Score(_) | Act::Death => step.at,
     });
-    let expected = scenario.expects.iter().map(|e| e.at.saturating_add(e.within));
-    player.engine.advance_to(ends.chain(expected).max().unwrap_or(0));
+    let expected = scenario
+        .expects
+        .iter()
+        .map(|e| e.at.saturating_add(e.within));
+    player
+        .engine
+        .advance_to(ends.chain(expected).max().unwrap_or(0));
     player.drain();
     player.happened
 }
@@ -57,7 +62,8 @@ impl Player {
             Act::Silence(_) => self.engine.advance_to(step.at),
             Act::Death => {
                 self.alive.remove(&step.device);
-                self.engine.handle_death(&step.device, step.at, DeathCause::Death);
+                self.engine
+                    .handle_death(&step.device, step.at, DeathCause::Death);
             }
             Act::Set(values) => {
                 self.bear(&step.device, step.at);
@@ -124,7 +130,11 @@ impl Player {
                 Output::Late(l) => (l.engine_ms, l.rule, Kind::Other("late event".to_owned())),
                 Output::Evicted(e) => {
                     let Some(rule) = e.rule else { continue };
-                    (e.engine_ms, rule, Kind::Other(format!("evicted: {}", e.reason)))
+                    (
+                        e.engine_ms,
+                        rule,
+                        Kind::Other(format!("evicted: {}", e.reason)),
+                    )
                 }
             };
             self.happened.push(Happening {

@@ -96,14 +96,31 @@ impl Report {
 /// The timeline: `ok` and `MISSING` are expectations, `+` is what happened besides.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name, if self.passed() { "passed" } else { "FAILED" })?;
+        write!(
+            f,
+            "{}: {}",
+            self.name,
+            if self.passed() { "passed" } else { "FAILED" }
+        )?;
         let outcomes = self.outcomes.iter().map(|outcome| {
             let mark = if outcome.met { "ok" } else { "MISSING" };
-            (outcome.at_ms, 0, mark, &outcome.rule, outcome.expected.clone())
+            (
+                outcome.at_ms,
+                0,
+                mark,
+                &outcome.rule,
+                outcome.expected.clone(),
+            )
         });
         let happened = self.happened.iter().filter(|(_, expected)| !expected);
         let happened = happened.map(|(happening, _)| {
-            (happening.at_ms, 1, "+", &happening.rule, happening.kind.to_string())
+            (
+                happening.at_ms,
+                1,
+                "+",
+                &happening.rule,
+                happening.kind.to_string(),
+            )
         });
         let mut lines: Vec<_> = outcomes.chain(happened).collect();
         lines.sort_by_key(|(at, order, ..)| (*at, *order));

@@ -6,8 +6,16 @@ use crate::load_packs;
 fn shipped_pack(folder: &std::path::Path) -> Vec<Pack> {
     let file = folder.join("pack.toml");
     let text = std::fs::read_to_string(&file).unwrap();
-    load_packs(&[(file.display().to_string(), text)])
-        .unwrap_or_else(|errors| panic!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))
+    load_packs(&[(file.display().to_string(), text)]).unwrap_or_else(|errors| {
+        panic!(
+            "{}",
+            errors
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n")
+        )
+    })
 }
 
 #[test]
@@ -34,7 +42,11 @@ fn every_shipped_scenario_passes() {
                 failed.push(report.to_string());
             }
         }
-        assert!(scenarios >= 2 && negative, "{} lacks scenarios", folder.display());
+        assert!(
+            scenarios >= 2 && negative,
+            "{} lacks scenarios",
+            folder.display()
+        );
         assert!(folder.join("README.md").exists());
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));

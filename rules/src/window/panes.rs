@@ -55,7 +55,11 @@ impl Panes {
     pub(crate) fn add(&mut self, set: &Setting<'_>, item: &Item, out: &mut Vec<Emission>) -> u64 {
         let (size, step) = measure(set.kind);
         let newest = item.ts.div_euclid(step).saturating_mul(step);
-        let oldest = item.ts.saturating_sub(size).div_euclid(step).saturating_add(1);
+        let oldest = item
+            .ts
+            .saturating_sub(size)
+            .div_euclid(step)
+            .saturating_add(1);
         let mut start = oldest.saturating_mul(step);
         if set.empty {
             // Still open at this sample, so it was not put out yet.
@@ -161,7 +165,9 @@ impl Panes {
             let start = from.signed()?;
             let acc = Acc::decode(from)?;
             let numbers = from.length()?;
-            let numbers = (0..numbers).map(|_| from.double()).collect::<Result<_, _>>()?;
+            let numbers = (0..numbers)
+                .map(|_| from.double())
+                .collect::<Result<_, _>>()?;
             let [closed] = from.flags()?;
             panes.push_back(Pane {
                 start,

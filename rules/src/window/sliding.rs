@@ -74,9 +74,13 @@ impl Queue {
 
     pub(crate) fn decode(from: &mut Reader<'_>) -> Result<Self, Corrupt> {
         let count = from.length()?;
-        let items = (0..count).map(|_| Item::decode(from)).collect::<Result<_, _>>()?;
+        let items = (0..count)
+            .map(|_| Item::decode(from))
+            .collect::<Result<_, _>>()?;
         let count = from.length()?;
-        let older = (0..count).map(|_| Acc::decode(from)).collect::<Result<_, _>>()?;
+        let older = (0..count)
+            .map(|_| Acc::decode(from))
+            .collect::<Result<_, _>>()?;
         let queue = Self {
             items,
             older,

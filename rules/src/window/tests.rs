@@ -30,7 +30,10 @@ fn naive(items: &[Item]) -> Vec<Option<f64>> {
     sorted.sort_by(f64::total_cmp);
     let percentile = |p: f64| {
         let place = (v.len() as f64 - 1.0) * p / 100.0;
-        let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+        let (low, high) = (
+            sorted[place.floor() as usize],
+            sorted[place.ceil() as usize],
+        );
         low + (high - low) * place.fract()
     };
     let span = items.last().map_or(0, |l| l.ts - items[0].ts) as f64 / 1e3;
@@ -52,7 +55,11 @@ fn naive(items: &[Item]) -> Vec<Option<f64>> {
 /// Which windows end up with which samples, straight from the definitions.
 fn expected(kind: WindowKind, items: &[Item], end: i64) -> Vec<(i64, Vec<Item>)> {
     let within = |from: i64, to: i64| -> Vec<Item> {
-        items.iter().filter(|i| (from..to).contains(&i.ts)).cloned().collect()
+        items
+            .iter()
+            .filter(|i| (from..to).contains(&i.ts))
+            .cloned()
+            .collect()
     };
     match kind {
         WindowKind::Tumbling { size } => {
@@ -72,7 +79,11 @@ fn expected(kind: WindowKind, items: &[Item], end: i64) -> Vec<(i64, Vec<Item>)>
             .map(|n| {
                 let ts = items[n].ts;
                 let from = ts - size as i64;
-                let kept = items[..=n].iter().filter(|i| i.ts > from).cloned().collect();
+                let kept = items[..=n]
+                    .iter()
+                    .filter(|i| i.ts > from)
+                    .cloned()
+                    .collect();
                 (ts, kept)
             })
             .collect(),
@@ -85,7 +96,11 @@ fn expected(kind: WindowKind, items: &[Item], end: i64) -> Vec<(i64, Vec<Item>)>
                 }
             }
             let with_end = |s: Vec<Item>| (s.last().unwrap().ts + gap as i64, s);
-            sessions.into_iter().map(with_end).filter(|(at, _)| *at <= end).collect()
+            sessions
+                .into_iter()
+                .map(with_end)
+                .filter(|(at, _)| *at <= end)
+                .collect()
         }
         WindowKind::Count { size, every } => {
             let (size, every) = (size as usize, every as usize);
@@ -191,7 +206,9 @@ fn number(ts: i64, v: f64) -> Item {
 
 /// (time, count) of each emission.
 fn counts(out: &[Emission]) -> Vec<(i64, String)> {
-    out.iter().map(|e| (e.ts, e.results[0].to_string())).collect()
+    out.iter()
+        .map(|e| (e.ts, e.results[0].to_string()))
+        .collect()
 }
 
 #[test]
@@ -203,7 +220,10 @@ fn empty_windows_follow_by_time_until_the_device_dies() {
     window.add(&set, number(3, 1.0), &mut out);
     assert_eq!(window.deadline(&set), Some(10));
     window.advance(&set, 35, &mut out);
-    assert_eq!(counts(&out), [(10, "1".into()), (20, "0".into()), (30, "0".into())]);
+    assert_eq!(
+        counts(&out),
+        [(10, "1".into()), (20, "0".into()), (30, "0".into())]
+    );
     window.stop();
     window.advance(&set, 1_000, &mut out);
     assert_eq!(out.len(), 3);
@@ -260,6 +280,8 @@ fn samples_over_the_limit_go_first_in_first_out() {
     };
     let mut window = Window::new(kind);
     let mut out = Vec::new();
-    let gone: u64 = (0..10).map(|ts| window.add(&set, number(ts, 1.0), &mut out)).sum();
+    let gone: u64 = (0..10)
+        .map(|ts| window.add(&set, number(ts, 1.0), &mut out))
+        .sum();
     assert_eq!((gone, window.held()), (7, 3));
 }

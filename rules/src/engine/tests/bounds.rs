@@ -36,7 +36,11 @@ fn many_short_lived_and_hostile_device_ids_stay_within_the_limit() {
     let counts = plant.engine.counts();
     assert!(counts.keys <= 500 && counts.bytes <= 200_000, "{counts:?}");
     assert_eq!(counts.keys as u64 + counts.evicted_keys, 10_000);
-    assert!(plant.engine.slots.len() <= 1_000, "{}", plant.engine.slots.len());
+    assert!(
+        plant.engine.slots.len() <= 1_000,
+        "{}",
+        plant.engine.slots.len()
+    );
 }
 
 #[test]
@@ -64,7 +68,10 @@ fn partial_matches_are_bounded_by_key_and_by_rule() {
 #[test]
 fn a_death_ends_partial_matches() {
     let mut plant = Plant::new(PAIR);
-    plant.set(1, "a", "T", 2.0).death(2, "a").set(3, "a", "T", -1.0);
+    plant
+        .set(1, "a", "T", 2.0)
+        .death(2, "a")
+        .set(3, "a", "T", -1.0);
     assert_eq!(plant.said(), ["2 pair a evicted 1 death"]);
     assert_eq!(plant.engine.counts().keys, 0);
     assert_eq!(plant.engine.counts().bytes, 0);
@@ -77,7 +84,9 @@ fn a_key_to_which_nothing_happens_is_forgotten() {
         ..Limits::default()
     };
     let mut plant = Plant::with(PAIR, limits);
-    plant.set(1_000, "a", "T", 2.0).set(3_000_000, "b", "T", 2.0);
+    plant
+        .set(1_000, "a", "T", 2.0)
+        .set(3_000_000, "b", "T", 2.0);
     plant.engine.dirty_keys();
     plant.run_to(3_700_000);
     assert_eq!(plant.said(), ["3660000 * a evicted 1 age"]);
@@ -92,12 +101,22 @@ fn the_buffer_of_event_time_is_bounded() {
         buffered: 5,
         ..Limits::default()
     };
-    let rules = PAIR.replace("[rule.pattern]", "time = \"event\"\nout_of_order = \"1h\"\n[rule.pattern]");
+    let rules = PAIR.replace(
+        "[rule.pattern]",
+        "time = \"event\"\nout_of_order = \"1h\"\n[rule.pattern]",
+    );
     let mut plant = Plant::with(&rules, limits);
     for n in 0..8 {
         plant.set(n, "a", "T", 0.5);
     }
-    assert_eq!(plant.said(), ["5 pair a evicted 1 buffer", "6 pair a evicted 1 buffer", "7 pair a evicted 1 buffer"]);
+    assert_eq!(
+        plant.said(),
+        [
+            "5 pair a evicted 1 buffer",
+            "6 pair a evicted 1 buffer",
+            "7 pair a evicted 1 buffer"
+        ]
+    );
 }
 
 #[test]
@@ -108,7 +127,9 @@ fn outputs_that_nobody_takes_are_bounded() {
     };
     let mut plant = Plant::with(PAIR, limits);
     for n in 0..10 {
-        plant.set(n * 2, "a", "T", 2.0).set(n * 2 + 1, "a", "T", -1.0);
+        plant
+            .set(n * 2, "a", "T", 2.0)
+            .set(n * 2 + 1, "a", "T", -1.0);
     }
     assert_eq!(plant.outputs().len(), 3);
     assert_eq!(plant.engine.counts().dropped_outputs, 7);
@@ -117,7 +138,10 @@ fn outputs_that_nobody_takes_are_bounded() {
 #[test]
 fn rules_on_other_metrics_hold_nothing_and_share_one_table() {
     let rules: String = (0..300)
-        .map(|n| PAIR.replace("pair", &format!("r{n}")).replace("\"T\"", &format!("\"T{n}\"")))
+        .map(|n| {
+            PAIR.replace("pair", &format!("r{n}"))
+                .replace("\"T\"", &format!("\"T{n}\""))
+        })
         .collect();
     let mut plant = Plant::new(&rules);
     for device in 0..50 {
@@ -125,6 +149,12 @@ fn rules_on_other_metrics_hold_nothing_and_share_one_table() {
     }
     assert_eq!(plant.engine.tables.len(), 1);
     assert_eq!(plant.engine.counts().keys, 50);
-    let states: usize = plant.engine.slots.iter().flatten().map(|s| s.states.len()).sum();
+    let states: usize = plant
+        .engine
+        .slots
+        .iter()
+        .flatten()
+        .map(|s| s.states.len())
+        .sum();
     assert_eq!(states, 50);
 }

@@ -62,10 +62,16 @@ fn failures_that_repeat_raise_one_alarm_that_ends_when_it_is_quiet() {
     );
     assert_eq!(said.len() - alarms.len(), 5, "each one is counted");
     let id = plant.engine.alarms()[0].id.to_string();
-    assert_eq!(plant.engine.ack_alarm(&id, "eve", "", 700_001), Ok(AlarmStatus::Normal));
+    assert_eq!(
+        plant.engine.ack_alarm(&id, "eve", "", 700_001),
+        Ok(AlarmStatus::Normal)
+    );
     assert_eq!(plant.engine.alarms(), []);
     plant.set(700_002, "a", "A", 0.25);
-    assert!(plant.said().contains(&"700002 div a match".to_owned()), "the rule still runs");
+    assert!(
+        plant.said().contains(&"700002 div a match".to_owned()),
+        "the rule still runs"
+    );
 }
 
 #[test]
@@ -86,8 +92,17 @@ fn a_command_that_cannot_be_computed_takes_the_sequence_with_it() {
         "#,
     );
     plant.set(1, "a", "T", 2.0);
-    assert_eq!(plant.said(), ["1 seq a match", "1 seq a error command of null; needs a value"]);
-    plant.set(2, "a", "T", 0.0).set(3, "a", "Set", 7.5).set(4, "a", "T", 2.0);
+    assert_eq!(
+        plant.said(),
+        [
+            "1 seq a match",
+            "1 seq a error command of null; needs a value"
+        ]
+    );
+    plant
+        .set(2, "a", "T", 0.0)
+        .set(3, "a", "Set", 7.5)
+        .set(4, "a", "T", 2.0);
     let expected = [
         "4 seq a match",
         "4 seq a command g/n/a A = 1",
@@ -117,7 +132,10 @@ fn bad_quality_moves_nothing() {
     let mut event = plant.event(3, "a", "T", Value::Double(0.0));
     event.quality = 500;
     plant.engine.handle_event(&event);
-    assert_eq!(plant.said(), ["2 hot a match", "2 hot a raise unack \"90\""]);
+    assert_eq!(
+        plant.said(),
+        ["2 hot a match", "2 hot a raise unack \"90\""]
+    );
 }
 
 #[test]

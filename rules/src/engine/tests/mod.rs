@@ -105,11 +105,21 @@ fn short(output: &Output) -> String {
             of(c.engine_ms, &c.rule, &c.key, what)
         }
         Output::TimedOut(t) => of(t.engine_ms, &t.rule, &t.key, "timed out".to_owned()),
-        Output::Late(l) => of(l.engine_ms, &l.rule, &l.key, format!("late {}", l.behind_ms)),
+        Output::Late(l) => of(
+            l.engine_ms,
+            &l.rule,
+            &l.key,
+            format!("late {}", l.behind_ms),
+        ),
         Output::EvalError(e) => of(e.engine_ms, &e.rule, &e.key, format!("error {}", e.reason)),
         Output::Evicted(e) => {
             let rule = e.rule.as_deref().unwrap_or("*");
-            of(e.engine_ms, rule, &e.key, format!("evicted {} {}", e.count, e.reason))
+            of(
+                e.engine_ms,
+                rule,
+                &e.key,
+                format!("evicted {} {}", e.count, e.reason),
+            )
         }
     }
 }

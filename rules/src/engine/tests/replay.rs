@@ -187,14 +187,16 @@ fn input() -> impl Strategy<Value = Input> {
         1 => Just(Value::String("n/a".into())),
     ];
     let set = (0u8..3, 0u8..3, value, 0i64..4_000, 0u8..12, 0u8..12);
-    let set = set.prop_map(|(device, metric, value, back, historical, quality)| Input::Set {
-        device,
-        metric,
-        value,
-        back,
-        historical: historical == 0,
-        quality: if quality == 0 { 0 } else { 192 },
-    });
+    let set = set.prop_map(
+        |(device, metric, value, back, historical, quality)| Input::Set {
+            device,
+            metric,
+            value,
+            back,
+            historical: historical == 0,
+            quality: if quality == 0 { 0 } else { 192 },
+        },
+    );
     prop_oneof![
         40 => set,
         1 => (0u8..3).prop_map(Input::Birth),
@@ -270,7 +272,9 @@ fn apply(engine: &mut Engine, record: u64, at: u64, input: &Input) -> Vec<String
         }
     }
     engine.check_invariants();
-    std::iter::from_fn(|| engine.poll_output()).map(|o| format!("{o:?}")).collect()
+    std::iter::from_fn(|| engine.poll_output())
+        .map(|o| format!("{o:?}"))
+        .collect()
 }
 
 fn fresh() -> Engine {

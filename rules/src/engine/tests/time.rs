@@ -23,7 +23,9 @@ fn a_device_with_a_wrong_clock_silences_neither_itself_nor_others() {
     event.time_ms += 86_400_000;
     plant.engine.handle_event(&event);
     for at in (2_000..=25_000).step_by(1_000) {
-        plant.set(at, "pump-3", "T", 1.0).set(at, "pump-5", "T", 2.0);
+        plant
+            .set(at, "pump-3", "T", 1.0)
+            .set(at, "pump-5", "T", 2.0);
         let mut slow = plant.event(at, "pump-4", "T", Value::Double(3.0));
         slow.time_ms -= 90_000;
         plant.engine.handle_event(&slow);
@@ -31,9 +33,18 @@ fn a_device_with_a_wrong_clock_silences_neither_itself_nor_others() {
     let outputs = plant.outputs();
     let found: Vec<(&str, i64, String)> = matches(&outputs)
         .iter()
-        .map(|m| (m.key.device_name(), m.time_ms.unwrap() - WALL, m.values[0].1.to_string()))
+        .map(|m| {
+            (
+                m.key.device_name(),
+                m.time_ms.unwrap() - WALL,
+                m.values[0].1.to_string(),
+            )
+        })
         .collect();
-    assert!(found.contains(&("pump-3", 10_000, "1.8888888888888888".to_owned())), "{found:?}");
+    assert!(
+        found.contains(&("pump-3", 10_000, "1.8888888888888888".to_owned())),
+        "{found:?}"
+    );
     assert!(found.contains(&("pump-5", 20_000, "2".to_owned())));
     assert!(found.contains(&("pump-4", -70_000, "3".to_owned())));
     assert_eq!(plant.engine.counts().future_timestamps, 1);
@@ -65,10 +76,15 @@ message = "{device}"
 #[test]
 fn absence_is_noticed_by_time_alone_once_and_clears_on_return() {
     let mut plant = Plant::new(SILENT);
-    plant.set(1_000, "a", "Temp", 1.0).set(50_000, "a", "Other", 1.0);
+    plant
+        .set(1_000, "a", "Temp", 1.0)
+        .set(50_000, "a", "Other", 1.0);
     assert_eq!(plant.engine.poll_timeout(), Some(61_000));
     plant.run_to(500_000);
-    assert_eq!(plant.said(), ["61000 silent a match", "61000 silent a raise unack \"a\""]);
+    assert_eq!(
+        plant.said(),
+        ["61000 silent a match", "61000 silent a raise unack \"a\""]
+    );
     plant.set(500_001, "a", "Temp", 1.0);
     assert_eq!(plant.said(), ["500001 silent a clear rtn-unack \"a\""]);
 }
@@ -88,7 +104,10 @@ fn a_restart_does_not_begin_the_wait_anew() {
 #[test]
 fn a_death_gives_its_own_reason_at_once() {
     let mut plant = Plant::new(SILENT);
-    plant.set(1_000, "a", "Temp", 1.0).death(30_000, "a").run_to(200_000);
+    plant
+        .set(1_000, "a", "Temp", 1.0)
+        .death(30_000, "a")
+        .run_to(200_000);
     let outputs = plant.outputs();
     let found = matches(&outputs);
     assert_eq!(found.len(), 1);
@@ -141,7 +160,10 @@ fn history_fires_no_live_rule_and_moves_no_current_value() {
     }
     let outputs = plant.outputs();
     let said: Vec<String> = outputs.iter().map(short).collect();
-    assert_eq!(said, ["2000 past a match", "2000 past a raise unack \"120\""]);
+    assert_eq!(
+        said,
+        ["2000 past a match", "2000 past a raise unack \"120\""]
+    );
     let found = matches(&outputs);
     assert!(found[0].historical);
     assert_eq!(found[0].time_ms, Some(WALL + 2_000 - 8 * 3_600_000));
@@ -179,7 +201,11 @@ fn what_was_known_of_a_dead_device_is_not_current() {
         stages = [{ name = "x", when = 'metric == "Ask" && current("T") != null' }]
     "#;
     let mut plant = Plant::new(rules);
-    plant.set(1, "a", "T", 1.0).death(2, "a").birth(3, "a").set(4, "a", "Ask", 1.0);
+    plant
+        .set(1, "a", "T", 1.0)
+        .death(2, "a")
+        .birth(3, "a")
+        .set(4, "a", "Ask", 1.0);
     assert_eq!(plant.said(), [""; 0]);
     plant.set(5, "a", "T", 1.0).set(6, "a", "Ask", 1.0);
     assert_eq!(plant.said(), ["6 ask a match"]);

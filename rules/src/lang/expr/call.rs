@@ -106,12 +106,7 @@ impl Compiler<'_> {
         )
     }
 
-    fn stage_aggregate(
-        &mut self,
-        name: &str,
-        args: &[IdedExpr],
-        range: Range<usize>,
-    ) -> Node {
+    fn stage_aggregate(&mut self, name: &str, args: &[IdedExpr], range: Range<usize>) -> Node {
         let [arg] = args else {
             return self.arguments(name, "one `stage.value`", range);
         };
@@ -477,7 +472,8 @@ fn to_int<'a>(value: &Val<'a>) -> Result<Val<'a>, EvalError> {
         Val::Null => Ok(Val::Null),
         Val::Int(v) => Ok(Val::Int(*v)),
         Val::Bool(v) => Ok(Val::Int(i128::from(*v))),
-        Val::Double(v) if v.is_finite() && v.abs() < 1.7e38 => {
+        Val::Double(v) if v.is_finite() && v.abs() < 1.7e38 =>
+        {
             #[expect(clippy::cast_possible_truncation, reason = "range checked just above")]
             Ok(Val::Int(v.trunc() as i128))
         }

@@ -12,8 +12,7 @@ use crate::lang::nearest::nearest;
 use crate::value::Value;
 
 /// A compiled expression.
-pub(super) type Eval =
-    Box<dyn for<'a> Fn(&Scope<'a>) -> Result<Val<'a>, EvalError> + Send + Sync>;
+pub(super) type Eval = Box<dyn for<'a> Fn(&Scope<'a>) -> Result<Val<'a>, EvalError> + Send + Sync>;
 
 /// Longest text of one expression, bytes.
 const MOST_TEXT: usize = 8_192;
@@ -176,7 +175,10 @@ fn offset(text: &str, (line, column): (isize, isize)) -> Range<usize> {
     let rest = text.get(before..).unwrap_or_default();
     let at = rest.char_indices().nth(column).map_or(rest.len(), |c| c.0);
     let start = before + at;
-    let width = text.get(start..).and_then(|t| t.chars().next()).map_or(0, char::len_utf8);
+    let width = text
+        .get(start..)
+        .and_then(|t| t.chars().next())
+        .map_or(0, char::len_utf8);
     start..start + width
 }
 
@@ -203,17 +205,20 @@ impl Compiler<'_> {
         self.dead(range)
     }
 
-    /// Bytes of an expression's own token. The parser counts characters.
+    /// Bytes of an expression's own token.
     pub(super) fn range(&self, id: u64) -> Range<usize> {
-        let Some((start, stop)) = self.info.offset_for(id) else {
+        let Some((start, last)) = self.info.offset_for(id) else {
             return 0..self.text.len();
         };
-        let byte = |n: usize| {
-            let mut indices = self.text.char_indices();
-            indices.nth(n).map_or(self.text.len(), |(at, _)| at)
+        let boundary = |at: u32| {
+            let end = self.text.len();
+            let at = usize::try_from(at).unwrap_or(end);
+            (at..=end)
+                .find(|at| self.text.is_char_boundary(*at))
+                .unwrap_or(end)
         };
-        let start = byte(start as usize);
-        start..byte(stop as usize + 1).max(start)
+        let start = boundary(start);
+        start..boundary(last.saturating_add(1)).max(start)
     }
 
     pub(super) fn node(&mut self, tree: &IdedExpr) -> Node {
@@ -476,9 +481,8 @@ impl Compiler<'_> {
     ) -> Node {
         let (a, b) = (self.node(a), self.node(b));
         let ty = match (operation, a.ty, b.ty) {
-            (Arith::Add, Type::Text, Type::Text | Type::Any) | (Arith::Add, Type::Any, Type::Text) => {
-                Type::Text
-            }
+            (Arith::Add, Type::Text, Type::Text | Type::Any)
+            | (Arith::Add, Type::Any, Type::Text) => Type::Text,
             (Arith::Add, Type::Any, Type::Any) => Type::Any,
             _ => {
                 self.expect(operation.word(), &a, Type::Number);

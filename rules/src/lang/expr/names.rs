@@ -107,14 +107,43 @@ pub(crate) const FIELDS: [&str; 8] = [
 
 /// Functions on events.
 pub(crate) const FUNCTIONS: [&str; 23] = [
-    "first", "last", "count", "sum", "avg", "min", "max", "current", "score", "similar", "size",
-    "double", "int", "string", "abs", "sqrt", "floor", "ceil", "round", "duration", "startsWith",
-    "endsWith", "contains",
+    "first",
+    "last",
+    "count",
+    "sum",
+    "avg",
+    "min",
+    "max",
+    "current",
+    "score",
+    "similar",
+    "size",
+    "double",
+    "int",
+    "string",
+    "abs",
+    "sqrt",
+    "floor",
+    "ceil",
+    "round",
+    "duration",
+    "startsWith",
+    "endsWith",
+    "contains",
 ];
 
 /// Aggregates of a window.
 pub(crate) const AGGREGATES: [&str; 10] = [
-    "count", "sum", "avg", "min", "max", "stddev", "percentile", "rate", "first", "last",
+    "count",
+    "sum",
+    "avg",
+    "min",
+    "max",
+    "stddev",
+    "percentile",
+    "rate",
+    "first",
+    "last",
 ];
 
 /// An aggregate over the values of a window.

@@ -96,7 +96,10 @@ fn numbers() {
             ("-value + 1", Value::Double(-4.0)),
             ("9223372036854775807 + 1", Value::UInt(1 << 63)),
             ("abs(-3) + sqrt(16.0)", Value::Double(7.0)),
-            ("round(2.5) == 3.0 && floor(2.5) == 2.0 && ceil(2.1) == 3.0", YES),
+            (
+                "round(2.5) == 3.0 && floor(2.5) == 2.0 && ceil(2.1) == 3.0",
+                YES,
+            ),
             ("int('12') + 1", Value::Int(13)),
             ("double(' 1.5 ') * 2.0", Value::Double(3.0)),
             ("duration('30s')", Value::Int(30_000)),
@@ -145,12 +148,18 @@ fn texts_and_names() {
         "ALERT 7",
         &[
             ("value.startsWith('ALERT') && value.endsWith('7')", YES),
-            ("value.contains('T 7') && value.size() == 7 && size(value) == 7", YES),
+            (
+                "value.contains('T 7') && value.size() == 7 && size(value) == 7",
+                YES,
+            ),
             ("value in ['OK', 'ALERT 7']", YES),
             ("value == 7.0", NO),
             ("value < 'B'", YES),
             ("metric + ':' + device", "T:press-1".into()),
-            ("group == 'g' && node == 'n' && type == 'Double' && quality == 192", YES),
+            (
+                "group == 'g' && node == 'n' && type == 'Double' && quality == 192",
+                YES,
+            ),
             ("time == 1000 && !historical", YES),
         ],
     );
@@ -193,9 +202,15 @@ fn scores_and_vectors() {
     let mut event = sample(Value::Double(0.8));
     assert_eq!(eval_on("score('T')", &event), Ok(Value::Null));
     event.kind = SampleKind::Score;
-    assert_eq!(eval_on("score('T') > 0.5 && !(score('U') > 0.5)", &event), Ok(YES));
+    assert_eq!(
+        eval_on("score('T') > 0.5 && !(score('U') > 0.5)", &event),
+        Ok(YES)
+    );
     event.kind = SampleKind::Embedding([1.0, 1.0].into());
-    assert_eq!(eval_on("similar('known') > 0.7 && similar('known') < 0.71", &event), Ok(YES));
+    assert_eq!(
+        eval_on("similar('known') > 0.7 && similar('known') < 0.71", &event),
+        Ok(YES)
+    );
     assert_eq!(eval_on("similar('unknown')", &event), Ok(Value::Null));
 }
 
@@ -228,19 +243,69 @@ fn failures() {
 #[test]
 fn what_can_be_known_is_said_at_once() {
     for (text, part, problem, near) in [
-        ("vlaue > 1.0", "vlaue", "unknown name `vlaue`", Some("value")),
+        (
+            "vlaue > 1.0",
+            "vlaue",
+            "unknown name `vlaue`",
+            Some("value"),
+        ),
         ("hto.value > 1.0", "hto", "unknown name `hto`", Some("hot")),
-        ("hot.vlaue > 1.0", ".", "a stage has no `vlaue`", Some("value")),
-        ("hot > 1.0", "hot", "`hot` is a stage; write `hot.value`", None),
-        ("curent('X') > 1.0", "(", "unknown function `curent`", Some("current")),
-        ("metric.matches('x')", "(", "unknown function `matches`", None),
-        ("metric > 5.0", "metric", "`>` of string; needs number", None),
-        ("metric * 2.0 > 1.0", "metric", "`*` of string; needs number", None),
+        (
+            "hot.vlaue > 1.0",
+            ".",
+            "a stage has no `vlaue`",
+            Some("value"),
+        ),
+        (
+            "hot > 1.0",
+            "hot",
+            "`hot` is a stage; write `hot.value`",
+            None,
+        ),
+        (
+            "curent('X') > 1.0",
+            "(",
+            "unknown function `curent`",
+            Some("current"),
+        ),
+        (
+            "metric.matches('x')",
+            "(",
+            "unknown function `matches`",
+            None,
+        ),
+        (
+            "metric > 5.0",
+            "metric",
+            "`>` of string; needs number",
+            None,
+        ),
+        (
+            "metric * 2.0 > 1.0",
+            "metric",
+            "`*` of string; needs number",
+            None,
+        ),
         ("true > 1.0", "true", "`>` of bool; needs number", None),
         ("value && 'x'", "'x'", "`&&` of string; needs bool", None),
-        ("current('M', '5 parsecs') > 1", "'5 parsecs'", "`5 parsecs` is no duration; write for example \"30s\"", None),
-        ("[1, 2].exists(x, x > 1)", "", "a loop over a list can't be used in a rule", None),
-        ("'text'", "'text'", "`condition` of string; needs bool", None),
+        (
+            "current('M', '5 parsecs') > 1",
+            "'5 parsecs'",
+            "`5 parsecs` is no duration; write for example \"30s\"",
+            None,
+        ),
+        (
+            "[1, 2].exists(x, x > 1)",
+            "",
+            "a loop over a list can't be used in a rule",
+            None,
+        ),
+        (
+            "'text'",
+            "'text'",
+            "`condition` of string; needs bool",
+            None,
+        ),
     ] {
         let errors = compile(text, &names(), true).unwrap_err();
         assert_eq!(errors[0].problem.to_string(), problem, "{text}");
@@ -255,7 +320,7 @@ fn what_can_be_known_is_said_at_once() {
         compile("value >", &names(), true).unwrap_err()[0].problem,
         ExprProblem::Syntax { .. }
     ));
-    // The parser counts characters.
+    // Places are right behind characters of several bytes, too.
     let text = "'äöü' == vlaue";
     let range = compile(text, &names(), true).unwrap_err()[0].range.clone();
     assert_eq!(&text[range], "vlaue");

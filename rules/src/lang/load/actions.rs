@@ -44,7 +44,9 @@ pub(super) fn alarm(
     }
     let mut text = |key| table.text(source, key).map(|at| Arc::from(at.value));
     let (cause, consequence, response) = (text("cause"), text("consequence"), text("response"));
-    let flap = table.table(source, "flap").and_then(|inner| read_flap(source, inner));
+    let flap = table
+        .table(source, "flap")
+        .and_then(|inner| read_flap(source, inner));
     table.finish(source);
     Some(AlarmDef {
         priority: priority.unwrap_or_default(),
@@ -72,7 +74,8 @@ fn deadband(source: &mut Source<'_>, table: &mut Table<'_, '_>, found: &mut Foun
             source.error(at.range, Problem::Range { key, needed });
         }
         Kind::Pattern(_) | Kind::Absence(_) | Kind::Window(_) => {
-            let what = "a deadband belongs to a threshold; write `clear` with another limit instead";
+            let what =
+                "a deadband belongs to a threshold; write `clear` with another limit instead";
             source.error(at.range, Problem::Combination { what });
         }
     }
@@ -90,7 +93,8 @@ fn read_clear(source: &mut Source<'_>, at: &At<&str>, found: &mut Found) -> Opti
         metrics.extend(found.main_metric.iter().cloned());
     }
     if metrics.is_empty() {
-        let what = "say which metric clears the alarm, as in `metric == \"Temperature\" && value < 80.0`";
+        let what =
+            "say which metric clears the alarm, as in `metric == \"Temperature\" && value < 80.0`";
         source.error(at.range.clone(), Problem::Combination { what });
         return None;
     }
@@ -237,7 +241,9 @@ fn read_confirm(
         (Some(value), None, _) => Some(Expect::Equals(value)),
         (None, Some(item), _) => {
             let numbers: Vec<f64> = item.get_ref().as_array().map_or_else(Vec::new, |array| {
-                let values = array.iter().filter_map(|i| crate::lang::reader::scalar(i.get_ref()));
+                let values = array
+                    .iter()
+                    .filter_map(|i| crate::lang::reader::scalar(i.get_ref()));
                 values.filter_map(|v| v.as_f64()).collect()
             });
             match numbers.as_slice() {

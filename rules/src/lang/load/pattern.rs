@@ -21,7 +21,13 @@ const CONTIGUITIES: [&str; 5] = [
     "not-next",
     "not-followed-by",
 ];
-const SKIPS: [&str; 5] = ["none", "next", "past-last-event", "first:STAGE", "last:STAGE"];
+const SKIPS: [&str; 5] = [
+    "none",
+    "next",
+    "past-last-event",
+    "first:STAGE",
+    "last:STAGE",
+];
 
 /// Most conditions in one pattern.
 const MOST_CONDITIONS: usize = 1_024;
@@ -275,7 +281,8 @@ impl Reader<'_, '_> {
         let repeat = match (times, at_least) {
             (Some(item), Some(_)) => {
                 let what = "times and at_least exclude each other";
-                self.source.error(item.span(), Problem::Combination { what });
+                self.source
+                    .error(item.span(), Problem::Combination { what });
                 Repeat::Once
             }
             (Some(item), None) => self.times(item),

@@ -71,7 +71,12 @@ pub(super) fn read(
     }
     let streams = streams(&found, listed);
     let stages: Vec<Arc<str>> = match &found.kind {
-        Kind::Pattern(def) => def.plan.stage_names().iter().map(|n| n.as_str().into()).collect(),
+        Kind::Pattern(def) => def
+            .plan
+            .stage_names()
+            .iter()
+            .map(|n| n.as_str().into())
+            .collect(),
         _ => Vec::new(),
     };
     Some(RuleDef {
@@ -102,7 +107,11 @@ fn scope(source: &mut Source<'_>, table: &mut Table<'_, '_>) -> Scope {
         device: any(),
     };
     if let Some(mut inner) = table.table(source, "scope") {
-        let mut read = |key| inner.text(source, key).map_or_else(any, |at| Glob::new(at.value));
+        let mut read = |key| {
+            inner
+                .text(source, key)
+                .map_or_else(any, |at| Glob::new(at.value))
+        };
         scope.group = read("group");
         scope.node = read("node");
         scope.device = read("device");
@@ -133,7 +142,10 @@ fn time(source: &mut Source<'_>, table: &mut Table<'_, '_>) -> Time {
 }
 
 /// The listed metrics; `None` where the rule lists none.
-fn metrics(source: &mut Source<'_>, table: &mut Table<'_, '_>) -> Option<Option<BTreeSet<Arc<str>>>> {
+fn metrics(
+    source: &mut Source<'_>,
+    table: &mut Table<'_, '_>,
+) -> Option<Option<BTreeSet<Arc<str>>>> {
     let item = table.get("metrics")?;
     if let Some(word) = item.get_ref().as_str() {
         if word != "all" {
@@ -173,8 +185,7 @@ fn streams(found: &Found, listed: Option<Option<BTreeSet<Arc<str>>>>) -> Streams
                 for condition in &def.conditions {
                     named.extend(condition.uses.metrics.iter().cloned());
                 }
-                streams.all =
-                    named.is_empty() && streams.models.is_empty() && !streams.embeddings;
+                streams.all = named.is_empty() && streams.models.is_empty() && !streams.embeddings;
             }
         },
     }

@@ -176,7 +176,10 @@ fn windows_are_checked_whole() {
 fn messages_are_checked() {
     in_rule(
         "[rule.absence]\nfor = \"1s\"\n[rule.alarm]\nmessage = \"{devise} {\"\n",
-        &["9:13 unknown name `devise` (device)", "9:21 `{` without `}`; write `{{` for a brace itself"],
+        &[
+            "9:13 unknown name `devise` (device)",
+            "9:21 `{` without `}`; write `{{` for a brace itself",
+        ],
     );
 }
 
@@ -197,7 +200,10 @@ fn the_streams_are_what_the_stages_name() {
     assert_eq!(named, ["W", "X", "Y"]);
     assert!(!streams.all);
     let text = format!("{HEAD}[rule.pattern]\nstages = [{{ name = \"a\", when = 'value > 1' }}]\n");
-    assert!(load(&text).unwrap()[0].rules[0].streams.all, "no metric is named");
+    assert!(
+        load(&text).unwrap()[0].rules[0].streams.all,
+        "no metric is named"
+    );
 }
 
 proptest::proptest! {
