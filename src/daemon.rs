@@ -118,6 +118,8 @@ impl Gateway {
         let windows = registry.as_ref().map(prepare::windower);
         let mut core = Core::new(settings, host, rules, windows, actuation, recovery.last_id);
         core.replay(&journal, restored.meta.map_or(0, |m| m.record), &mut restored).context("replay of the journal")?;
+        // Whatever was live before the restart is stale until its node speaks.
+        core.host_mut().disconnected(ServerId(0), now.engine_ms, now.wall_ms);
         tracing::info!(
             records = restored.replayed,
             nodes = restored.nodes,

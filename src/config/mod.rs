@@ -145,8 +145,6 @@ pub struct Models {
     pub use_shipped: Vec<String>,
     /// Backends in order of preference; the first that works is used.
     pub backend: Vec<String>,
-    /// Requests that may wait for a model before new ones are skipped and counted.
-    pub queue: usize,
 }
 
 impl Default for Models {
@@ -155,7 +153,6 @@ impl Default for Models {
             paths: Vec::new(),
             use_shipped: Vec::new(),
             backend: ["ort:tensorrt", "ort:cuda", "tract:cuda", "ort:cpu", "tract:cpu"].map(str::to_owned).to_vec(),
-            queue: 1024,
         }
     }
 }

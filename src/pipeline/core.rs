@@ -24,6 +24,8 @@ use crate::clock::Now;
 
 /// Messages whose acknowledgement is withheld while the disk is full, at most.
 const MOST_STALLED: usize = 4_096;
+/// How long after its connection a client's will is waited for, ms.
+const GONE_GRACE_MS: u64 = 1_000;
 /// Messages that may wait in reorder windows with their acknowledgements, at most; the host's own bounds are tighter.
 const MOST_OPEN: usize = 65_536;
 
@@ -58,6 +60,9 @@ pub struct Core {
     /// Commands of a match that is not complete yet.
     pub(super) sequence: Vec<rules::CommandRequest>,
     /// Plans of rules with `durable = true` whose cause is not on disk yet.
+    /// Clients whose connection is gone, and when their nodes count as dead unless a will or a new connection says
+    /// more, engine ms.
+    gone: HashMap<Arc<str>, u64>,
     pub(super) awaiting_disk: VecDeque<(crate::actuation::Plan, Option<Instant>)>,
     pub(super) durable: RecordId,
 }
@@ -132,6 +137,7 @@ impl Core {
             stamps: HashMap::new(),
             guards: HashMap::new(),
             sequence: Vec::new(),
+            gone: HashMap::new(),
             awaiting_disk: VecDeque::new(),
             durable: last_record,
         }
@@ -252,10 +258,15 @@ impl Core {
     pub fn handle_client(&mut self, now: Now, event: &ClientEvent) {
         match event {
             ClientEvent::Connected { client, user, address, protocol } => {
+                self.gone.remove(client);
                 tracing::debug!(%client, ?user, %address, protocol, "client connected");
             }
             ClientEvent::Disconnected { client, reason } => {
-                tracing::debug!(%client, reason, at_ms = now.wall_ms, "client disconnected");
+                tracing::debug!(%client, reason, "client disconnected");
+                // On a take-over the same client goes on; and a bounded list forgets nobody for long.
+                if *reason != "take_over" && self.gone.len() < MOST_OPEN {
+                    self.gone.insert(client.clone(), now.engine_ms.saturating_add(GONE_GRACE_MS));
+                }
             }
         }
     }
@@ -285,16 +296,31 @@ impl Core {
             self.rules.set_wall(now.engine_ms, now.wall_ms);
         }
         self.host.handle_timeout(now.engine_ms);
+        self.bury(now);
         self.rules.advance_to(now.engine_ms);
         self.with_gate(now, ports, |actuation, gate| actuation.handle_timeout(now.engine_ms, gate));
         self.retry_stalled(ports);
         self.settle(now, ports);
     }
 
+    /// Nodes whose client left without a death are down.
+    fn bury(&mut self, now: Now) {
+        if self.gone.is_empty() {
+            return;
+        }
+        let due: Vec<Arc<str>> =
+            self.gone.iter().filter(|(_, at)| **at <= now.engine_ms).map(|(client, _)| client.clone()).collect();
+        for client in due {
+            self.gone.remove(&client);
+            self.host.client_gone(&client, now.engine_ms, now.wall_ms);
+        }
+    }
+
     /// Engine time in ms of the next timer.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
-        [self.host.poll_timeout(), self.rules.poll_timeout(), self.actuation.poll_timeout()]
+        let gone = self.gone.values().min().copied();
+        [gone, self.host.poll_timeout(), self.rules.poll_timeout(), self.actuation.poll_timeout()]
             .into_iter()
             .flatten()
             .min()

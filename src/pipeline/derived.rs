@@ -51,12 +51,16 @@ impl Core {
     }
 
     fn raise(&mut self, now: Now, event: &rules::AlarmEvent, ports: &mut dyn Ports) {
-        let cause = Cause {
-            record: event.cause.0,
-            rule: stable_hash(&event.rule) ^ stable_hash(event.event.as_str()),
-            index: event.cause.1,
-        };
-        let body = bodies::alarm(event, now.wall_ms);
+        let cause = alarm_cause(event);
+        let mut body = bodies::alarm(event, now.wall_ms);
+        if event.event == rules::AlarmAction::Shelve
+            && let Some(object) = body.as_object_mut()
+        {
+            // A replay shelves for as long again: 0 is until it clears.
+            let until = self.rules.alarms().iter().find(|alarm| alarm.id == event.id).and_then(|a| a.shelved_until_ms);
+            let for_ms = until.map_or(0, |until| until.saturating_sub(event.engine_ms));
+            object.insert("for_ms".to_owned(), for_ms.into());
+        }
         self.append_derived(now, Class::Alarm, key_of_rule(&event.key), Some(cause), &body, ports);
         tracing::info!(alarm = %event.id, event = event.event.as_str(), message = %event.message, "alarm");
     }
@@ -325,6 +329,13 @@ impl Core {
         self.rules.handle_event(&super::convert::score_event(rule_key, inference, id, now.engine_ms));
         self.drain_rules(now, ports);
     }
+}
+
+/// What makes an alarm record unique: the record and place that led to it, the rule, the key, the occurrence and what
+/// happened to it. A replay gives the same.
+pub(super) fn alarm_cause(event: &rules::AlarmEvent) -> Cause {
+    let what = format!("{}\0{}\0{}\0{}\0{}", event.rule, event.key, event.id, event.event.as_str(), event.engine_ms);
+    Cause { record: event.cause.0, rule: stable_hash(&what), index: event.cause.1 }
 }
 
 /// The gate of the actuation: the host checks against the birth, the ports send.

@@ -11,7 +11,8 @@ use sparkplug::payload::{ResolvedPayload, decode_resolved};
 use sparkplug::topic::NodeId;
 
 use super::checkpoint::{HOLDS, META, Meta, NODE, RULE};
-use super::convert::{key_of_rule, rule_event, rule_key, stable_hash};
+use super::convert::{key_of_rule, rule_event, rule_key};
+use super::derived::alarm_cause;
 use super::bodies;
 use crate::actuation::{Actuation, Hold};
 use crate::buffer::Journal;
@@ -193,6 +194,8 @@ impl Core {
             "suppress" => self.rules.suppress_alarm(id, by, true, now.engine_ms),
             "unsuppress" => self.rules.suppress_alarm(id, by, false, now.engine_ms),
             "reset" => self.rules.reset_alarm(id, by, now.engine_ms),
+            "out-of-service" => self.rules.service_alarm(id, by, true, now.engine_ms),
+            "in-service" => self.rules.service_alarm(id, by, false, now.engine_ms),
             _ => return,
         };
         if let Err(error) = done {
@@ -206,11 +209,7 @@ impl Core {
     fn complete(&mut self, now: Now, known: &HashSet<Cause>, journal: &Journal, restored: &mut Restored) {
         while let Some(output) = self.rules.poll_output() {
             let rules::Output::Alarm(event) = output else { continue };
-            let cause = Cause {
-                record: event.cause.0,
-                rule: stable_hash(&event.rule) ^ stable_hash(event.event.as_str()),
-                index: event.cause.1,
-            };
+            let cause = alarm_cause(&event);
             if known.contains(&cause) {
                 continue;
             }

@@ -99,9 +99,9 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
     let mut stored: HashMap<String, Vec<u64>> = HashMap::new();
     let mut last_record = 0;
     for message in nats.messages("SPARKGATE_test") {
-        let record: u64 = message.headers["Sparkgate-Record"].parse().unwrap();
+        let record: u64 = message.record();
         assert!(record > last_record, "records rise: {record} after {last_record}");
-        let prev: u64 = message.headers["Sparkgate-Prev"].parse().unwrap();
+        let prev: u64 = message.prev();
         assert_eq!(prev, last_record, "the stream is complete");
         last_record = record;
         if !message.subject.starts_with("sparkgate.test.data.") {
@@ -110,7 +110,7 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
         let body: Value = serde_json::from_slice(&message.payload).unwrap();
         for metric in body["metrics"].as_array().unwrap() {
             let n = metric["value"].as_u64().unwrap();
-            stored.entry(message.headers["Sparkgate-Device"].clone()).or_default().push(n);
+            stored.entry(message.header("Sparkgate-Device").to_owned()).or_default().push(n);
         }
     }
     for (device, mut promised) in promised.lock().unwrap().drain() {

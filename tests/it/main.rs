@@ -9,6 +9,7 @@ mod harness;
 
 mod config;
 mod crash;
+mod delivery;
 mod foreign;
 mod house;
 mod hostile;

@@ -34,7 +34,7 @@ impl Node {
         }
     }
 
-    fn born_device(&self, device: &str) -> Option<u32> {
+    pub(super) fn born_device(&self, device: &str) -> Option<u32> {
         self.device(device).filter(|at| {
             self.entities
                 .get(*at as usize)

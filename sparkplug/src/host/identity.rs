@@ -1,8 +1,8 @@
 //! Who speaks for a node: one client on one server, the one that sent the birth in force.
 
 use super::HostSession;
-use super::event::{HostEvent, IgnoredReason, InvalidReason, Message};
-use super::node::Phase;
+use super::event::{DeathCause, HostEvent, IgnoredReason, InvalidReason, Message};
+use super::node::{Phase, Verb};
 
 /// A second identity is reported once in this time, ms.
 const CLASH_INTERVAL: u64 = 60_000;
@@ -30,6 +30,49 @@ impl HostSession {
             return false;
         }
         true
+    }
+
+    /// Whether a device message comes from a client of the device's own, beside the node's. Libraries exist whose
+    /// devices have MQTT connections of their own (mqtt-spb-wrapper); the norm's model has one a node. Such a client
+    /// speaks for its device from its DBIRTH on, as long as the node itself has not borne that device.
+    pub(super) fn speaks_apart(&mut self, at: u32, message: &Message<'_>, verb: Verb, device: &str) -> bool {
+        if !self.is_foreign(at, message) {
+            return false;
+        }
+        let max = self.config.limits.max_devices;
+        let (Some(client), Some(node)) = (&message.client, self.nodes.get_mut(at as usize)) else {
+            return false;
+        };
+        if node.server != message.server {
+            return false;
+        }
+        match node.device_clients.get(device) {
+            Some(own) if own == client => true,
+            // A device's client that comes back may have another id.
+            None if verb == Verb::DeviceBirth && node.born_device(device).is_none() && node.device_clients.len() < max => {
+                node.device_clients.insert(device.into(), client.clone());
+                true
+            }
+            Some(_) if verb == Verb::DeviceBirth => {
+                node.device_clients.insert(device.into(), client.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A client's connection is gone, and neither a will nor an NDEATH has told so: what it spoke for is down. Brokers
+    /// that can't tell this never call it.
+    pub fn client_gone(&mut self, client: &str, now: u64, wall_ms: u64) {
+        self.note_wall(now, wall_ms);
+        for at in 0..u32::try_from(self.nodes.len()).unwrap_or(u32::MAX) {
+            let its = self.nodes.get(at as usize).is_some_and(|node| {
+                node.phase != Phase::Unborn && node.client.as_deref() == Some(client)
+            });
+            if its {
+                self.on_node(now, at, |node, cx| node.die(cx, None, DeathCause::Stale, wall_ms));
+            }
+        }
     }
 
     /// Whether another client than the one that sent the birth in force speaks for the node.

