@@ -220,6 +220,14 @@ impl Running {
     }
 }
 
+/// Who wrote a metric last: what a fight over it is decided by.
+#[derive(Debug)]
+struct Owner {
+    priority: i32,
+    by: Arc<str>,
+    at_ms: u64,
+}
+
 /// All writes of a gateway. See the module's page for the contract.
 #[derive(Debug, Default)]
 pub struct Actuation {
@@ -228,7 +236,7 @@ pub struct Actuation {
     running: BTreeMap<u64, Running>,
     timers: BTreeSet<(u64, u64)>,
     watching: HashMap<(Target, Arc<str>), Vec<u64>>,
-    owners: HashMap<(Target, Arc<str>), (i32, Arc<str>, u64)>,
+    owners: HashMap<(Target, Arc<str>), Owner>,
     remembered: VecDeque<Arc<str>>,
     known: HashMap<Arc<str>, ()>,
     rate: HashMap<Target, (u64, u32)>,
@@ -383,7 +391,7 @@ impl Actuation {
             self.rate.retain(|_, (second, _)| *second + 1 >= now_ms / 1000);
         }
         if self.owners.len() > 4096 {
-            self.owners.retain(|_, (_, _, at)| *at + FIGHT_MS >= now_ms);
+            self.owners.retain(|_, owner| owner.at_ms + FIGHT_MS >= now_ms);
         }
     }
 
@@ -437,11 +445,12 @@ impl Actuation {
         {
             return rejected("rate_limit: too many writes to this target in a second");
         }
-        if let Some((priority, by, at)) = self.owners.get(&(write.target.clone(), write.metric.clone()))
-            && *priority > running.plan.priority
-            && *by != running.plan.by
-            && now_ms < at + FIGHT_MS
+        if let Some(owner) = self.owners.get(&(write.target.clone(), write.metric.clone()))
+            && owner.priority > running.plan.priority
+            && owner.by != running.plan.by
+            && now_ms < owner.at_ms + FIGHT_MS
         {
+            let by = &owner.by;
             return rejected(&format!("priority: {by} wrote this metric just now with a higher priority"));
         }
         if let Some(interlock) = &write.allow_when
@@ -474,7 +483,7 @@ impl Actuation {
                 self.say(step);
                 let rate = self.rate.entry(write.target.clone()).or_insert((0, 0));
                 if rate.0 == now_ms / 1000 { rate.1 += 1 } else { *rate = (now_ms / 1000, 1) }
-                self.owners.insert((write.target.clone(), write.metric.clone()), (priority, by, now_ms));
+                self.owners.insert((write.target.clone(), write.metric.clone()), Owner { priority, by, at_ms: now_ms });
                 let watched = (write.confirm.target(&write.target), write.confirm.metric(&write.metric));
                 let watchers = self.watching.entry(watched).or_default();
                 if !watchers.contains(&number) {

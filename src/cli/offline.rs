@@ -191,7 +191,7 @@ fn progress(what: &'static str) -> impl FnMut(Progress) {
     let shown = std::io::stderr().is_terminal();
     move |at: Progress| {
         if shown {
-            let percent = if at.total == 0 { 100 } else { at.done.saturating_mul(100) / at.total };
+            let percent = at.done.saturating_mul(100).checked_div(at.total).unwrap_or(100);
             eprint!("\r{what} {percent:>3} % of {}", table::bytes(at.total));
             if at.done >= at.total {
                 eprintln!();

@@ -62,22 +62,25 @@ fn stored(nats: &Nats, class: &str, device: &str) -> Vec<Value> {
 }
 
 fn compare(nats: &Nats, device: &str, said: &[Value], prefix: &str) {
+    let wanted = |all: &[Value], sent: &Value| {
+        let name = format!("{prefix}{}", sent["name"].as_str().unwrap());
+        all.iter().find(|m| m["name"] == name.as_str() && m["timestamp"] == sent["timestamp"]).cloned()
+    };
     let all = until("everything is in the stream", 30, || {
         let all: Vec<Value> = ["birth", "data"].iter().flat_map(|class| stored(nats, class, device)).collect();
-        (all.len() >= said.len()).then_some(all)
+        said.iter().all(|sent| wanted(&all, sent).is_some()).then_some(all)
     });
     for sent in said {
         let name = format!("{prefix}{}", sent["name"].as_str().unwrap());
-        let wanted = shown(&sent["value"]);
-        let found = all.iter().find(|m| m["name"] == name.as_str() && m["timestamp"] == sent["timestamp"]);
-        let found = found.unwrap_or_else(|| panic!("{name} at {} is missing in {all:#?}", sent["timestamp"]));
+        let value = shown(&sent["value"]);
+        let found = wanted(&all, sent).unwrap();
         if sent["type"] != "Null" {
             assert_eq!(found["type"], sent["type"], "{name}");
         }
         if sent["type"] == "Bytes" {
             assert_eq!(found["value"], "AP8Q", "{name}");
         } else {
-            assert!(same(&wanted, &found["value"]), "{name}: sent {wanted}, stored {}", found["value"]);
+            assert!(same(&value, &found["value"]), "{name}: sent {value}, stored {}", found["value"]);
         }
         assert!(found.get("value").is_some(), "value is never left out");
     }
