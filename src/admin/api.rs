@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::auth::Operator;
+use crate::actuation::Status;
 use crate::buffer::record::Class;
 use crate::pipeline::bodies;
 use crate::pipeline::convert::{rule_json, value_json};
@@ -92,7 +93,7 @@ pub async fn not_found() -> ApiError {
 pub async fn rules(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
     let list = shared
         .core
-        .ask(|core, _, _| {
+        .ask(|core, now, _| {
             let dry_run = core.dry_run();
             core.rules()
                 .list()
@@ -107,7 +108,7 @@ pub async fn rules(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Api
                         "dry_run": rule.dry_run || dry_run,
                         "fires": rule.fires,
                         "errors": rule.errors,
-                        "last_fire_ms": rule.last_fire_ms,
+                        "last_fire_ms": rule.last_fire_ms.map(|at| now.wall_ms.saturating_sub(now.engine_ms.saturating_sub(at))),
                     })
                 })
                 .collect::<Vec<_>>()
@@ -286,7 +287,9 @@ pub async fn commands(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, 
                 .history()
                 .map(|step| {
                     let age = now.engine_ms.saturating_sub(step.at_ms);
-                    bodies::command(step, Some(step.after_ms.saturating_mul(1000)), now.wall_ms.saturating_sub(age))
+                    // How long sending took is measured where the record is made; the history knows outcomes.
+                    let took = (step.status != Status::Sent).then(|| step.after_ms.saturating_mul(1000));
+                    bodies::command(step, took, now.wall_ms.saturating_sub(age))
                 })
                 .collect::<Vec<_>>()
         })

@@ -263,10 +263,10 @@ pub async fn write(shared: &Shared, by: &str, target: Target, body: WriteBody) -
     submit(&shared.core, &shared.gateway, by, target, body).await
 }
 
-/// As [`write`], for callers without the page's state.
+/// As [`write()`], for callers without the page's state.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub async fn submit(
     core: &crate::pipeline::task::CoreHandle,
     gateway: &str,

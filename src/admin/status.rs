@@ -151,6 +151,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
         "config_hash": shared.config_hash,
         "started": shared.started_ms,
         "uptime_s": shared.started.elapsed().as_secs(),
+        "time": now_ms,
         "received": counts.received,
         "derived": counts.derived,
         "published": counts.published,

@@ -1,6 +1,6 @@
 //! The way into NATS JetStream: each record once, in order, whatever is killed, cut, refilled or rolled back.
 //!
-//! Two lanes, a stream and a connection each, so that data never delays alarms: [`LaneTask`](lane) moves what
+//! Two lanes, a stream and a connection each, so that data never delays alarms: `LaneTask` moves what
 //! [`drain::Drain`] decides. The drain is the only file that knows how exactly-once comes about, and has no
 //! I/O; [`publisher`] is the only one that knows NATS; [`stream`] and [`doctor`] know how a stream must be.
 //!

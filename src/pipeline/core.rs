@@ -24,6 +24,10 @@ use crate::clock::Now;
 
 /// Messages whose acknowledgement is withheld while the disk is full, at most.
 const MOST_STALLED: usize = 4_096;
+/// Time between two presence records, ms.
+const PRESENCE_MS: u64 = 60_000;
+/// Time between two looks at silent model windows, ms.
+const WINDOWS_MS: u64 = 1_000;
 /// How long after its connection a client's will is waited for, ms.
 const GONE_GRACE_MS: u64 = 1_000;
 /// Messages that may wait in reorder windows with their acknowledgements, at most; the host's own bounds are tighter.
@@ -63,6 +67,9 @@ pub struct Core {
     /// Clients whose connection is gone, and when their nodes count as dead unless a will or a new connection says
     /// more, engine ms.
     gone: HashMap<Arc<str>, u64>,
+    next_presence_ms: u64,
+    next_windows_ms: u64,
+    since_ms: Option<u64>,
     pub(super) awaiting_disk: VecDeque<(crate::actuation::Plan, Option<Instant>)>,
     pub(super) durable: RecordId,
 }
@@ -138,6 +145,9 @@ impl Core {
             guards: HashMap::new(),
             sequence: Vec::new(),
             gone: HashMap::new(),
+            next_presence_ms: 0,
+            next_windows_ms: 0,
+            since_ms: None,
             awaiting_disk: VecDeque::new(),
             durable: last_record,
         }
@@ -291,6 +301,13 @@ impl Core {
 
     /// Fires what is due.
     pub fn handle_timeout(&mut self, now: Now, ports: &mut dyn Ports) {
+        if now.engine_ms >= self.next_presence_ms {
+            self.presence(now, true, ports);
+        }
+        if now.engine_ms >= self.next_windows_ms {
+            self.next_windows_ms = now.engine_ms.saturating_add(WINDOWS_MS);
+            super::host_events::tick_windows(self, now, ports);
+        }
         self.host.note_wall(now.engine_ms, now.wall_ms);
         if now.trusted {
             self.rules.set_wall(now.engine_ms, now.wall_ms);
@@ -301,6 +318,22 @@ impl Core {
         self.with_gate(now, ports, |actuation, gate| actuation.handle_timeout(now.engine_ms, gate));
         self.retry_stalled(ports);
         self.settle(now, ports);
+    }
+
+    /// This gateway's presence: a `status` record at start, at stop, and every minute.
+    fn presence(&mut self, now: Now, online: bool, ports: &mut dyn Ports) {
+        self.next_presence_ms = now.engine_ms.saturating_add(PRESENCE_MS);
+        let since = *self.since_ms.get_or_insert(now.wall_ms);
+        let body = serde_json::json!({
+            "online": online,
+            "version": env!("CARGO_PKG_VERSION"),
+            "since": since,
+            "timestamp": now.wall_ms,
+            "clock_trusted": now.trusted,
+            "nodes": self.host.nodes().count(),
+        });
+        let key = Key { group: None, node: None, device: None };
+        self.append_derived(now, Class::Status, key, None, &body, ports);
     }
 
     /// Nodes whose client left without a death are down.
@@ -351,6 +384,7 @@ impl Core {
         let death = self.host.stop(ServerId(0), now.wall_ms);
         ports.publish(death, None);
         self.settle(now, ports);
+        self.presence(now, false, ports);
         // Dropped tokens close the sessions: their clients send again after the restart.
         self.open.clear();
     }

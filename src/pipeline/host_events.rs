@@ -192,6 +192,15 @@ pub(super) fn observe(
     }
 }
 
+/// Lets the windows notice silence.
+pub(super) fn tick_windows(core: &mut Core, now: Now, ports: &mut dyn Ports) {
+    let mut outcomes = Vec::new();
+    if let Some(windows) = &mut core.windows {
+        windows.handle_tick(wall(now.wall_ms), &mut outcomes);
+    }
+    windowed(core, outcomes, ports);
+}
+
 fn wall(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
