@@ -2,7 +2,7 @@
 // The tree is windowed: thousands of devices cost no more than the rows on the screen.
 
 import { act, get, nameOf, partsOf, pathOf, post } from "./api.js";
-import { $, ago, ask, cell, count, el, lasting, now, pairs, patch, rows, shown, toast } from "./dom.js";
+import { $, ago, ask, cell, count, el, lasting, pairs, patch, rows, shown, toast } from "./dom.js";
 import { Trend } from "./trend.js";
 
 const ROW = 32; // height of a row as in style.css, px
@@ -30,7 +30,7 @@ const stateOf = (d) => (d.online ? (d.stale_metrics ? [`${d.stale_metrics} stale
 function grow() {
   const find = $("device-filter").value.trim().toLowerCase();
   const offline = $("device-offline").checked;
-  const wanted = tree.devices.filter((d) => (!offline || !d.online || d.stale_metrics) && (!find || nameOf(d).toLowerCase().includes(find)));
+  const wanted = tree.devices.filter((d) => (!offline || !d.online || d.stale_metrics > 0) && (!find || nameOf(d).toLowerCase().includes(find)));
   const searching = find !== "" || offline;
   const groups = new Map();
   for (const d of wanted) {
@@ -198,7 +198,7 @@ function drawDetail() {
     cell(m.stale ? `stale, ${ago(m.timestamp)}` : m.quality === 192 ? ago(m.timestamp) : `quality ${m.quality}, ${ago(m.timestamp)}`, m.stale || m.quality !== 192 ? "warn" : "soft"),
     el("td", {}, el("button", { onclick: () => write(d, m), "aria-label": `Write ${m.name}` }, "Write…")))), 5, "It has no metrics.");
   patch($("device-detail"), el("h3", {}, name), facts, el("p", { class: "tools" }, buttons), el("div", { class: "trend-box" }, detail.metric ? detail.trend.view(detail.metric, pickRange) : el("p", { class: "hint" }, "Choose a metric for its trend.")),
-    el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["Metric", "Value", "Type", "Age"].map((t) => el("th", { scope: "col" }, t)), el("th", { scope: "col" }, el("span", { class: "sr" }, "Actions")))), body)));
+    el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["Metric", "Value", "Type", "Age"].map((t) => el("th", { scope: "col", class: t === "Value" ? "n" : null }, t)), el("th", { scope: "col" }, el("span", { class: "sr" }, "Actions")))), body)));
 }
 
 function pickMetric(name) {
@@ -255,5 +255,5 @@ export function startDevices() {
     requestAnimationFrame(() => { drawing = false; drawTree(); });
   }, { passive: true });
   // Ages and the trend's right edge go on while nothing arrives.
-  setInterval(() => { if (detail.device && !document.hidden && !$("view-devices").hidden && now() > 0) drawDetail(); }, 5000);
+  setInterval(() => { if (detail.device && !document.hidden && !$("view-devices").hidden) drawDetail(); }, 5000);
 }

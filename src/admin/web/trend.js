@@ -62,11 +62,12 @@ export class Trend {
       const why = this.state === "loading" ? "Loading…" : "Fewer than two numbers in this time.";
       return [el("p", { class: "tools" }, el("b", {}, metric), range), el("p", { class: "hint" }, why)];
     }
+    const reading = this.state === "loading" ? ", reading the history…" : "";
     let [low, high] = [Infinity, -Infinity];
     for (const [, v] of points) { low = Math.min(low, v); high = Math.max(high, v); }
     const last = points.at(-1)[1];
     return [
-      el("p", { class: "tools" }, el("b", {}, metric), el("span", {}, `now ${shown(last)}`), el("span", { class: "soft" }, `low ${shown(low)}, high ${shown(high)}, ${count(points.length)} points`), range),
+      el("p", { class: "tools" }, el("b", {}, metric), el("span", {}, `now ${shown(last)}`), el("span", { class: "soft" }, `low ${shown(low)}, high ${shown(high)}, ${count(points.length)} points${reading}`), range),
       el("svg", { class: "trend", viewBox: `0 0 ${WIDTH} 100`, preserveAspectRatio: "none", role: "img", "aria-label": `${metric}, last ${this.minutes} minutes: low ${shown(low)}, high ${shown(high)}, now ${shown(last)}` },
         el("line", { x1: 0, x2: WIDTH, y1: 50, y2: 50 }), el("path", { d: line(points, from, low, high, this.minutes) })),
       el("p", { class: "axis soft" }, el("span", {}, `${span(this.minutes * 60)} ago`), el("span", {}, "now")),
