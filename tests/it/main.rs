@@ -13,3 +13,4 @@ mod delivery;
 mod foreign;
 mod house;
 mod hostile;
+mod service;

@@ -14,6 +14,7 @@ use super::until;
 pub struct Gateway {
     folder: tempfile::TempDir,
     config: String,
+    env: Vec<(String, String)>,
     child: Option<Child>,
     log: Arc<Mutex<Vec<String>>>,
     pub mqtt: SocketAddr,
@@ -32,9 +33,22 @@ pub struct Builder {
     more: String,
     bridge: Option<String>,
     ready: bool,
+    env: Vec<(String, String)>,
 }
 
 impl Builder {
+    /// Sets an environment variable of the process.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Does not wait for readiness.
+    pub fn unready(mut self) -> Self {
+        self.ready = false;
+        self
+    }
+
     /// Adds TOML at the end of the configuration.
     pub fn config(mut self, more: &str) -> Self {
         self.more.push_str(more);
@@ -62,7 +76,7 @@ impl Builder {
             folder.path().join("data").display(),
             self.more,
         );
-        let mut gateway = Gateway { folder, config, child: None, log: Arc::default(), mqtt, admin };
+        let mut gateway = Gateway { folder, config, env: self.env, child: None, log: Arc::default(), mqtt, admin };
         gateway.spawn();
         if self.ready {
             gateway.wait_ready();
@@ -73,7 +87,7 @@ impl Builder {
 
 impl Gateway {
     pub fn builder() -> Builder {
-        Builder { id: "test".to_owned(), more: String::new(), bridge: None, ready: true }
+        Builder { id: "test".to_owned(), more: String::new(), bridge: None, ready: true, env: Vec::new() }
     }
 
     pub fn folder(&self) -> &Path {
@@ -90,6 +104,7 @@ impl Gateway {
             .args(["run", "-c"])
             .arg(self.config_file())
             .env_remove("NOTIFY_SOCKET")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
