@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::actuation::Actuation;
 use crate::admin::http::Doors;
-use crate::broker::native::{NativeBroker, Setup};
+use crate::broker::engine::{Engine, Setup};
 use crate::broker::{Delivery, Handle, Publish, Qos};
 use crate::buffer::{DiskStorage, Journal};
 use crate::clock::{Clock, Now};
@@ -44,7 +44,7 @@ pub struct Gateway {
     config: Config,
     shared: Arc<crate::admin::Shared>,
     doors: Doors,
-    broker: Arc<NativeBroker>,
+    broker: Arc<Engine>,
     core: CoreThread,
     journal: Journal,
     models: Option<Arc<models::Runner>>,
@@ -244,11 +244,11 @@ impl Gateway {
     }
 }
 
-fn start_broker(config: &Config, sink: mpsc::Sender<Delivery>) -> anyhow::Result<NativeBroker> {
+fn start_broker(config: &Config, sink: mpsc::Sender<Delivery>) -> anyhow::Result<Engine> {
     let mut taps = vec!["spBv1.0/#".to_owned()];
     taps.extend(config.bridge.iter().flat_map(|bridge| bridge.raw.iter().cloned()));
     let state_dir = config.mqtt.persistence.then(|| config.gateway.data_dir.join("mqtt"));
-    NativeBroker::start(Setup {
+    Engine::start(Setup {
         config: config.mqtt.clone(),
         state_dir,
         taps,

@@ -156,6 +156,18 @@ impl Credentials {
             address: origin.address.ip(),
         }
     }
+
+    /// A name and a password of which nothing else is known; never taken for a client of this machine.
+    #[cfg(feature = "rumqttd")]
+    pub(crate) fn login(client: &str, user: &str, password: Bytes) -> Self {
+        Self {
+            client: client.into(),
+            user: Some(user.into()),
+            password: Some(password),
+            certificate: None,
+            address: std::net::Ipv4Addr::UNSPECIFIED.into(),
+        }
+    }
 }
 
 /// A client that may connect.

@@ -20,6 +20,9 @@ mod aware;
 mod codec;
 pub mod config;
 mod connection;
+pub mod engine;
+#[cfg(feature = "rumqttd")]
+mod engine_rumqttd;
 mod link;
 mod listener;
 mod message;
@@ -58,13 +61,53 @@ pub fn check(config: &config::Config) -> Vec<String> {
     if let Some(error) = config.tls.as_ref().and_then(|tls| tls::load(tls).err()) {
         wrong.push(format!("mqtt.tls: {}", with_causes(&error)));
     }
-    if config.engine == config::EngineName::Rumqttd {
-        wrong.push("mqtt.engine = \"rumqttd\" is not in this build: use \"native\"".to_owned());
-    }
+    check_engine(config, &mut wrong);
     if config.websocket.is_some() {
         wrong.push("mqtt.websocket is not in this build: remove the section".to_owned());
     }
     wrong
+}
+
+/// What the chosen engine can't do. Settings that guard the gateway are refused where rumqttd would ignore them.
+fn check_engine(config: &config::Config, wrong: &mut Vec<String>) {
+    let mut refuse = |text: &str| wrong.push(text.to_owned());
+    if config.engine == config::EngineName::Native {
+        if !config.listen_v5.is_empty() {
+            refuse(
+                "mqtt.listen_v5 is for engine = \"rumqttd\": the native engine speaks v3.1.1 and v5 on mqtt.listen",
+            );
+        }
+        return;
+    }
+    if cfg!(not(feature = "rumqttd")) {
+        refuse(
+            "mqtt.engine = \"rumqttd\" is not in this build: use \"native\", or build with `cargo build --release --features rumqttd`",
+        );
+        return;
+    }
+    let both = |address: &&SocketAddr| address.port() != 0 && config.listen.contains(address);
+    if let Some(address) = config.listen_v5.iter().find(both) {
+        refuse(&format!(
+            "mqtt.listen and mqtt.listen_v5 both have {address}: rumqttd needs a port for each MQTT version"
+        ));
+    }
+    if config.tls.is_some() {
+        refuse("mqtt.tls: the rumqttd engine has no TLS here; use \"native\" or remove the section");
+    }
+    if config.acl_file.is_some() || !config.command_senders.is_empty() {
+        refuse(
+            "mqtt.acl_file and mqtt.command_senders: rumqttd knows no rights; use \"native\" or remove them",
+        );
+    }
+    let mut addresses = config.listen.iter().chain(&config.listen_v5);
+    if config.anonymous == config::Anonymous::Loopback
+        && config.users_file.is_none()
+        && addresses.any(|address| !address.ip().is_loopback())
+    {
+        refuse(
+            "mqtt.anonymous = \"loopback\": rumqttd can't tell where a client comes from; listen on loopback alone, set mqtt.users_file, or say \"always\"",
+        );
+    }
 }
 
 /// An error and its sources on one line.

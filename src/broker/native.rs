@@ -1,20 +1,17 @@
 //! The gateway's own MQTT engine.
 
-use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-pub use super::shell::Failure;
 
 use super::auth::Access;
 pub use super::auth::AccessError;
 use super::config::Config;
+use super::engine::{Failure, Setup, StartError};
 use super::link::Cause;
 use super::listener::{Door, SharedTls, accept, bind};
 use super::persist::{self, Outbox};
@@ -22,52 +19,7 @@ use super::router::{Moment, Router, Settings};
 use super::shell::Shell;
 use super::tls;
 pub use super::tls::TlsError;
-use super::topic::TopicCheck;
-use super::{BrokerStats, Delivery, Handle, Publish, PublishError};
-
-/// What the engine needs of the gateway.
-pub struct Setup {
-    /// `[mqtt]`.
-    pub config: Config,
-    /// Folder for retained messages and sessions; `None`: nothing outlives the process.
-    pub state_dir: Option<PathBuf>,
-    /// Filters whose publishes are handed to the pipeline, such as `spBv1.0/#`.
-    pub taps: Vec<String>,
-    /// A check of topic names beyond MQTT's own; see [`super::subject_check`].
-    pub topic_check: Option<TopicCheck>,
-    /// Where publishes and events go. When it is full, clients are not read.
-    pub sink: mpsc::Sender<Delivery>,
-}
-
-/// Why the engine can't start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// An address can't be bound.
-    #[error("can't listen on {address}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The folder for retained messages and sessions is not usable.
-    #[error("can't use {}", dir.display())]
-    State {
-        /// The folder.
-        dir: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// Certificates can't be loaded.
-    #[error("[mqtt.tls]")]
-    Tls(#[from] TlsError),
-    /// Users or rights can't be loaded.
-    #[error("users or rights")]
-    Access(#[from] AccessError),
-    /// The engine has already failed.
-    #[error(transparent)]
-    Failed(#[from] Failure),
-}
+use super::{BrokerStats, Handle, Publish, PublishError};
 
 /// A running engine.
 pub struct NativeBroker {

@@ -28,6 +28,9 @@ pub enum Failure {
     /// Retained messages and sessions can't be written to disk.
     #[error("the broker's state can't be written")]
     Storage,
+    /// A listener ended by itself.
+    #[error("a listener ended")]
+    Listener,
 }
 
 struct Guarded {
