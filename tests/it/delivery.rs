@@ -125,3 +125,21 @@ fn alarms_and_their_acknowledgement_survive_a_kill() {
     gateway.check_identity();
     assert!(gateway.stop().success());
 }
+
+#[test]
+fn metrics_are_rendered_and_bounded() {
+    let gateway = Gateway::builder().start();
+    let _node = Node::birth(gateway.mqtt, "g", "n", "d");
+    until("the device is there", 10, || (gateway.status()["host"]["devices_online"] == 1).then_some(()));
+    let (status, text) = crate::harness::gateway::get(gateway.admin, "/metrics").unwrap();
+    assert_eq!(status, 200);
+    for line in [
+        "sparkgate_sparkplug_nodes{state=\"online\"} 1",
+        "sparkgate_records_received_total 2",
+        "sparkgate_disk_healthy 1",
+        "# TYPE sparkgate_records_published_total counter",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+    }
+    assert!(!text.contains("\"d\""), "no series is named after a device");
+}
