@@ -124,8 +124,15 @@ async fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let fleet = Fleet::start(&fleet_config(args, &addresses)?).context("simulated fleet")?;
     let started = Instant::now();
     let quiet = args.output == Output::Json || !std::io::stderr().is_terminal();
+    // An interrupted demo still sums up, and takes its nats-server with it.
+    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     while started.elapsed() < Duration::from_secs(args.seconds) {
-        tokio::time::sleep(Duration::from_secs(1).min(Duration::from_secs(args.seconds).saturating_sub(started.elapsed()))).await;
+        let left = Duration::from_secs(args.seconds).saturating_sub(started.elapsed());
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(1).min(left)) => {}
+            _ = tokio::signal::ctrl_c() => break,
+            _ = term.recv() => break,
+        }
         if !quiet {
             show_progress(&shared, started.elapsed().as_secs(), args.seconds).await;
         }
