@@ -1,6 +1,7 @@
 //! `sparkgate demo`: the main job in one command, with a simulated fleet over real TCP.
 
 use std::io::IsTerminal;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -200,6 +201,8 @@ fn server(args: &DemoArgs) -> anyhow::Result<Option<NatsServer>> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
+        // Ctrl-C on a terminal goes to a whole process group: the server must outlive the summing up.
+        .process_group(0)
         .spawn()
         .with_context(|| format!("can't start {}; name another one with --nats-server", program.display()))?;
     Ok(Some(NatsServer { child, url: format!("nats://127.0.0.1:{port}"), _folder: folder }))
