@@ -7,6 +7,7 @@ const LONGEST = 30000; // ms that an answer may take; a write waits for its conf
 async function answerOf(path, options = {}) {
   const answer = await fetch(path, { ...options, signal: AbortSignal.timeout(LONGEST) });
   if (answer.ok) return answer;
+  if (answer.status === 401) throw new Error($("token").value ? "the gateway does not know this token" : "a token is needed; enter it here");
   const told = (await answer.json().catch(() => ({}))).error;
   throw new Error(told || `${answer.status} ${answer.statusText}`);
 }

@@ -32,20 +32,18 @@ function grow() {
   const offline = $("device-offline").checked;
   const wanted = tree.devices.filter((d) => (!offline || !d.online || d.stale_metrics > 0) && (!find || nameOf(d).toLowerCase().includes(find)));
   const searching = find !== "" || offline;
+  const owns = new Map(tree.devices.filter((d) => d.device === undefined).map((d) => [nameOf(d), d])); // a node's state stands above what was found
   const groups = new Map();
   for (const d of wanted) {
     if (!groups.has(d.group)) groups.set(d.group, { nodes: new Map(), all: 0, online: 0 });
     const group = groups.get(d.group);
-    if (!group.nodes.has(d.node)) group.nodes.set(d.node, { own: null, devices: [], online: 0 });
+    if (!group.nodes.has(d.node)) group.nodes.set(d.node, { own: owns.get(`${d.group}/${d.node}`) ?? null, devices: [], online: 0 });
+    if (d.device === undefined) continue;
     const node = group.nodes.get(d.node);
-    if (d.device === undefined) {
-      node.own = d;
-    } else {
-      node.devices.push(d);
-      node.online += d.online ? 1 : 0;
-      group.all += 1;
-      group.online += d.online ? 1 : 0;
-    }
+    node.devices.push(d);
+    node.online += d.online ? 1 : 0;
+    group.all += 1;
+    group.online += d.online ? 1 : 0;
   }
   const nodesOpen = searching || tree.devices.length <= ALL_OPEN;
   const open = (key, normally) => tree.toggled.has(key) !== normally;
@@ -194,11 +192,11 @@ function drawDetail() {
   const body = el("tbody");
   rows(body, d.metrics.map((m) => el("tr", { key: m.name },
     el("td", {}, el("button", { class: "link", "aria-pressed": String(detail.metric === m.name), onclick: () => pickMetric(m.name) }, m.name)),
-    cell(shown(m.value), m.stale ? "n warn" : "n"), cell(m.type, "soft"),
+    cell(shown(m.value), m.stale ? "n warn" : "n"), cell(m.type, "soft type"),
     cell(m.stale ? `stale, ${ago(m.timestamp)}` : m.quality === 192 ? ago(m.timestamp) : `quality ${m.quality}, ${ago(m.timestamp)}`, m.stale || m.quality !== 192 ? "warn" : "soft"),
     el("td", {}, el("button", { onclick: () => write(d, m), "aria-label": `Write ${m.name}` }, "Write…")))), 5, "It has no metrics.");
   patch($("device-detail"), el("h3", {}, name), facts, el("p", { class: "tools" }, buttons), el("div", { class: "trend-box" }, detail.metric ? detail.trend.view(detail.metric, pickRange) : el("p", { class: "hint" }, "Choose a metric for its trend.")),
-    el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["Metric", "Value", "Type", "Age"].map((t) => el("th", { scope: "col", class: t === "Value" ? "n" : null }, t)), el("th", { scope: "col" }, el("span", { class: "sr" }, "Actions")))), body)));
+    el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["Metric", "Value", "Type", "Age"].map((t) => el("th", { scope: "col", class: { Value: "n", Type: "type" }[t] }, t)), el("th", { scope: "col" }, el("span", { class: "sr" }, "Actions")))), body)));
 }
 
 function pickMetric(name) {

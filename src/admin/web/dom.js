@@ -63,8 +63,11 @@ function adopt(known, node) {
 
 export const cell = (text, kind) => el("td", { class: kind }, text === null || text === undefined ? "–" : String(text));
 
-// A table body's rows, or one row that says why there are none.
+// A table body's rows, or one row that says why there are none. On a phone a row is a card, and each cell says by
+// itself what it is.
 export function rows(body, list, columns, empty) {
+  const heads = [...(body.parentElement?.tHead?.rows[0].cells ?? [])].map((th) => th.textContent);
+  for (const row of list) heads.forEach((head, i) => row.cells[i]?.setAttribute("data-label", head));
   patch(body, list.length ? list : el("tr", {}, el("td", { colspan: columns, class: "hint" }, empty)));
 }
 

@@ -41,7 +41,7 @@ export function overview(s) {
   patch($("tiles"),
     tile("Devices online", `${count(s.host.devices_online)} of ${count(s.host.devices)}`, `${count(s.host.nodes_online)} of ${count(s.host.nodes)} nodes`, offline || s.host.nodes_online < s.host.nodes ? "warn" : "good"),
     tile("Alarms to acknowledge", count(s.alarms.unacknowledged), `${count(s.alarms.active)} active`, s.alarms.unacknowledged ? "bad" : "good"),
-    tile("Uplink", up.state === "none" ? "no bridge" : up.state, up.state === "none" ? "nothing leaves this box" : `for ${lasting(up.since)}`, up.state === "ok" ? "good" : up.state === "none" ? "soft" : "warn"),
+    tile("Uplink", up.state === "none" ? "no bridge" : up.state.replaceAll("_", " "), up.state === "none" ? "nothing leaves this box" : [`for ${lasting(up.since)}`, up.state === "ok" ? "" : up.lanes?.data.detail].filter(Boolean).join(", "), up.state === "ok" ? "good" : up.state === "none" ? "soft" : "warn"),
     tile("Waiting for the cloud", count(s.pending), backlog(s), up.state !== "none" && up.state !== "ok" && s.pending ? "warn" : undefined),
     tile("Journal on disk", `${Math.round(full * 100)} %`, `${size(s.buffer.warm_bytes)} of ${size(s.buffer.warm_max_bytes)}, disk ${s.buffer.disk}`, s.buffer.disk !== "ok" ? "bad" : full > 0.9 ? "warn" : undefined, full),
     tile("Memory buffer", size(s.buffer.hot_bytes), "the newest records"),
