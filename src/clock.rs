@@ -5,6 +5,7 @@
 //! may be wrong by years. Until it is trusted, records are marked and nothing expires by age.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// No real wall time lies before this source was written: 2026-11-01, ms UTC.
@@ -32,7 +33,14 @@ pub struct Clock {
     base_ms: u64,
     wall_at_start_ms: u64,
     floor_ms: u64,
+    /// Elapsed ms at which the synchronisation is looked at again, and what it was: a file system call a message would
+    /// be too much.
+    look_again_ms: AtomicU64,
+    synchronised: AtomicBool,
 }
+
+/// Time between two looks at the synchronisation, ms.
+const LOOK_MS: u64 = 1_000;
 
 impl Clock {
     /// Continues from the engine time of the last run. `last_wall_ms` is the highest trusted wall time that was
@@ -44,6 +52,8 @@ impl Clock {
             base_ms: engine_ms,
             wall_at_start_ms: wall_ms(),
             floor_ms: last_wall_ms.max(BUILT_AFTER_MS),
+            look_again_ms: AtomicU64::new(0),
+            synchronised: AtomicBool::new(false),
         }
     }
 
@@ -53,7 +63,11 @@ impl Clock {
         let elapsed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         let wall_ms = wall_ms();
         let drift = i128::from(wall_ms) - i128::from(self.wall_at_start_ms) - i128::from(elapsed);
-        let synchronised = Path::new(SYNCHRONIZED).exists();
+        if elapsed >= self.look_again_ms.load(Ordering::Relaxed) {
+            self.look_again_ms.store(elapsed.saturating_add(LOOK_MS), Ordering::Relaxed);
+            self.synchronised.store(Path::new(SYNCHRONIZED).exists(), Ordering::Relaxed);
+        }
+        let synchronised = self.synchronised.load(Ordering::Relaxed);
         Now {
             engine_ms: self.base_ms.saturating_add(elapsed),
             wall_ms,
