@@ -212,6 +212,8 @@ struct Connection<S> {
     batch: Vec<Outgoing>,
     /// The session may have more to send.
     more: bool,
+    /// `partial` has whole packets, left there while a subscriber made the client wait.
+    backlog: bool,
     /// Aliases set towards the client.
     aliases: HashMap<Arc<str>, u16>,
     most_aliases: u16,
@@ -249,6 +251,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             marks: Vec::new(),
             batch: Vec::new(),
             more: true,
+            backlog: false,
             aliases: HashMap::new(),
             most_aliases: accepted.topic_aliases,
         }
@@ -266,6 +269,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             cause = link.stopped();
             if cause.is_some() {
                 break;
+            }
+            if self.backlog && !link.is_held() {
+                cause = self.feed(&[], Instant::now()).err();
+                if cause.is_some() {
+                    break;
+                }
             }
             self.fill();
             let mut woken = pin!(link.woken());
@@ -301,8 +310,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Poll::Ready(Err(_)) => return Poll::Ready(Turn::End(Cause::Socket)),
             _ => {}
         }
-        let held_back =
-            self.shell.is_paused(&self.link) || self.link.waiting_acks() >= self.receive_maximum;
+        let held_back = self.shell.is_paused(&self.link)
+            || self.link.waiting_acks() >= self.receive_maximum
+            || self.link.is_held();
         if !held_back && self.out.len() - self.written < STOP_READING {
             match self.poll_read(cx) {
                 Poll::Ready(Ok(())) => return Poll::Ready(Turn::Go),
@@ -383,6 +393,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Handles the packets that `data` completes and keeps the rest.
     fn feed(&mut self, data: &[u8], now: Instant) -> Result<(), Cause> {
+        self.backlog = false;
         let before = self.partial.len();
         if self.partial.is_empty() {
             let used = self.handle(data, None, now)?;
@@ -411,7 +422,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    /// Handles all complete packets of a buffer; bytes used.
+    /// Handles the complete packets of a buffer, up to one at which the client has to wait; bytes used.
     fn handle(
         &mut self,
         buffer: &[u8],
@@ -437,7 +448,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let body = rest.get(found.header..found.total).unwrap_or_default();
                 let owner = owner.filter(|_| found.total >= SHARED);
                 match decode(self.version, found.first, body, owner) {
-                    Ok(packet) => packets.push(packet),
+                    Ok(packet) => packets.push((packet, used + found.total)),
                     Err(error) => {
                         failed = Some(error);
                         break;
@@ -447,7 +458,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             let full = packets.len() == BATCH;
             if !packets.is_empty() {
-                self.route(packets, now)?;
+                let done = self.route(packets, now)?;
+                if done < used {
+                    self.backlog = true;
+                    return Ok(done);
+                }
             }
             if let Some(error) = failed {
                 tracing::debug!(%error, "packet refused");
@@ -459,22 +474,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    fn route(&mut self, packets: Vec<Packet<'_>>, now: Instant) -> Result<(), Cause> {
+    /// Gives packets to the router; where the last one that it took ends.
+    fn route(&mut self, packets: Vec<(Packet<'_>, usize)>, now: Instant) -> Result<usize, Cause> {
         let shell = Arc::clone(&self.shell);
         let key = self.key;
+        let link = &self.link;
         let waiting = self.out.len() - self.written;
         let (out, batch) = (&mut self.out, &mut self.batch);
         let mut control = Vec::new();
         let (result, more) = shell
             .with(|router| {
-                for packet in packets {
+                let mut done = 0;
+                for (packet, end) in packets {
                     if let Err(cause) = router.packet(now, key, packet, &shell) {
                         return (Err(cause), false);
+                    }
+                    done = end;
+                    if link.is_held() {
+                        break;
                     }
                 }
                 let more =
                     waiting >= FILL || router.take(now, key, FILL - waiting, &mut control, batch);
-                (Ok(()), more)
+                (Ok(done), more)
             })
             .map_err(|_| Cause::Shutdown)?;
         out.append(&mut control);

@@ -1,6 +1,7 @@
 //! What a connection's task shares with the router and with acknowledgement tokens.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -101,6 +102,10 @@ pub(crate) struct Link {
     pub(crate) id: u64,
     state: Mutex<State>,
     notify: Notify,
+    /// Subscribers that make it wait.
+    holds: AtomicUsize,
+    /// Its own queue is above half.
+    pressed: AtomicBool,
 }
 
 impl Link {
@@ -109,6 +114,8 @@ impl Link {
             id,
             state: Mutex::default(),
             notify: Notify::new(),
+            holds: AtomicUsize::new(0),
+            pressed: AtomicBool::new(false),
         })
     }
 
@@ -136,6 +143,30 @@ impl Link {
     /// Why the connection has to end, if it has to.
     pub(crate) fn stopped(&self) -> Option<Cause> {
         self.state().stop
+    }
+
+    /// One more subscriber makes the client wait.
+    pub(crate) fn hold(&self) {
+        self.holds.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One fewer does; the task goes on.
+    pub(crate) fn release(&self) {
+        self.holds.fetch_sub(1, Ordering::AcqRel);
+        self.wake();
+    }
+
+    /// Whether the client's own queue is above half: it is read then, whoever holds it.
+    pub(crate) fn set_pressed(&self, pressed: bool) {
+        self.pressed.store(pressed, Ordering::Release);
+        if pressed {
+            self.wake();
+        }
+    }
+
+    /// Whether what the client sends has to wait. The task is woken when that ends.
+    pub(crate) fn is_held(&self) -> bool {
+        self.holds.load(Ordering::Acquire) > 0 && !self.pressed.load(Ordering::Acquire)
     }
 
     /// Reserves the next place in the order of acknowledgements.

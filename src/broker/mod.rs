@@ -29,6 +29,7 @@ mod message;
 pub mod native;
 mod outbound;
 mod persist;
+mod pressure;
 mod record;
 mod retained;
 mod router;

@@ -85,6 +85,11 @@ impl Outbound {
         self.bytes
     }
 
+    /// Whether messages or bytes are above the bound divided by `share`.
+    pub(crate) fn fills(&self, limits: QueueLimits, share: usize) -> bool {
+        self.len() > limits.messages / share || self.bytes > limits.bytes / share
+    }
+
     /// Queues a message. Those sent because of a SUBSCRIBE are exempt from the bounds.
     pub(crate) fn push(&mut self, item: Item, limits: QueueLimits) -> Pushed {
         let size = item.message.size();

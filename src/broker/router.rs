@@ -11,6 +11,8 @@
 mod connecting;
 mod deliver;
 mod incoming;
+#[cfg(test)]
+mod overload;
 mod saving;
 #[cfg(test)]
 mod simulation;
@@ -27,6 +29,7 @@ use super::config::{Ack, Config, Limits};
 use super::link::Link;
 use super::message::Item;
 use super::outbound::{Outgoing, QueueLimits};
+use super::pressure::Pressure;
 use super::retained::Retained;
 use super::session::Session;
 use super::subscriptions::{Hit, SessionIndex, Subscription, Subscriptions};
@@ -290,6 +293,7 @@ impl Router {
             control.append(&mut attached.control);
         }
         let before = session.outbound.bytes();
+        let (queued, first) = (session.outbound.len(), out.len());
         let mut taken = control.len();
         let mut more = true;
         while taken < budget {
@@ -319,6 +323,23 @@ impl Router {
         }
         attached.woken = more;
         self.queued_bytes = (self.queued_bytes + session.outbound.bytes()).saturating_sub(before);
+        if !matches!(attached.pressure, Pressure::Open) {
+            let limits = self.settings.queue_limits();
+            if let Pressure::Holding(hold) = &mut attached.pressure {
+                let bytes = out.iter().skip(first).map(|next| match next {
+                    Outgoing::Publish { item, .. } => item.message.size(),
+                    Outgoing::Pubrel(_) => 0,
+                });
+                let messages = queued - session.outbound.len();
+                hold.taken(now, messages, bytes.sum(), limits);
+            }
+            let held = session.outbound.bytes();
+            let tight = self.queued_bytes + self.retained.bytes() > self.settings.max_memory / 2;
+            if !session.outbound.fills(limits, 4) && (!tight || held <= deliver::FAIR) {
+                attached.link.set_pressed(false);
+                attached.pressure = Pressure::Open;
+            }
+        }
         more
     }
 

@@ -9,6 +9,7 @@ use super::acl::Rights;
 use super::codec::{Options, Version, Will};
 use super::link::Link;
 use super::outbound::Outbound;
+use super::pressure::Pressure;
 
 /// A QoS 2 publish whose PUBREL has not come.
 #[derive(Debug, Clone)]
@@ -35,6 +36,7 @@ pub(crate) struct Attached {
     pub(crate) max_packet: u32,
     /// Topics of the client's aliases, from alias 1.
     pub(crate) aliases: Vec<Option<Arc<str>>>,
+    pub(crate) pressure: Pressure,
 }
 
 /// See the module.

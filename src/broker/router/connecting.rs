@@ -11,6 +11,7 @@ use crate::broker::codec::{Connack, Connect, Version, Will, connack, reason};
 use crate::broker::link::{Cause, Link};
 use crate::broker::message::after;
 use crate::broker::outbound::Outbound;
+use crate::broker::pressure::Pressure;
 use crate::broker::session::{Attached, Session};
 use crate::broker::subscriptions::SessionIndex;
 use crate::broker::topic::Filter;
@@ -109,6 +110,7 @@ impl Router {
             receive_maximum: request.receive_maximum.min(limits.inflight.max(1)),
             max_packet: request.max_packet,
             aliases: Vec::new(),
+            pressure: Pressure::Open,
         };
         if let Some(session) = self.session_mut(index) {
             session.version = request.version;

@@ -10,6 +10,7 @@ use crate::broker::aware;
 use crate::broker::link::{Cause, Link};
 use crate::broker::message::{Item, Message};
 use crate::broker::outbound::{Pushed, QueueLimits};
+use crate::broker::pressure::{Hold, Pressure};
 use crate::broker::session::Session;
 use crate::broker::subscriptions::{SessionIndex, Subscription};
 use crate::broker::topic::matches;
@@ -52,11 +53,13 @@ struct Sinks<'a> {
     wakes: &'a mut Vec<Arc<Link>>,
     dropped: &'a mut Tally,
     changes: &'a mut Option<Vec<Change>>,
+    /// Sessions whose queue is above half, and that may still hold their publishers.
+    pressed: Vec<SessionIndex>,
 }
 
 /// Bytes that a session may always hold, however full the rest is, up to a quarter above the bound: one greedy
 /// client can't starve the others.
-const FAIR: usize = 64 << 10;
+pub(super) const FAIR: usize = 64 << 10;
 
 impl Sinks<'_> {
     /// Queues for one session and has its connection woken.
@@ -85,6 +88,12 @@ impl Sinks<'_> {
             }
         }
         *self.queued_bytes = (*self.queued_bytes + session.outbound.bytes()).saturating_sub(before);
+        let tight = *self.queued_bytes + self.retained_bytes > self.max_memory / 2;
+        if !matches!(attached.pressure, Pressure::Spent)
+            && (session.outbound.fills(self.limits, 2) || tight && session.outbound.bytes() > FAIR)
+        {
+            self.pressed.push(index);
+        }
         if !attached.woken && session.outbound.is_ready(attached.receive_maximum) {
             attached.woken = true;
             self.wakes.push(Arc::clone(&attached.link));
@@ -200,8 +209,8 @@ impl Router {
         if message.retain {
             self.retain(&message);
         }
-        self.offer_certificate(&message, origin);
-        self.fan_out(&message, origin.session);
+        self.offer_certificate(now, &message, origin);
+        self.fan_out(now, &message, origin.session);
         if tapped && !origin.gateway {
             let payload = message.payload.clone();
             let topic = Arc::clone(&message.topic);
@@ -218,7 +227,6 @@ impl Router {
         if message.topic.len() > REMEMBERED {
             self.routes.remove(&message.topic);
         }
-        let _ = now;
     }
 
     /// Gives a publish that subscribers already have to the pipeline.
@@ -285,7 +293,7 @@ impl Router {
 
     /// A birth's bytes, retained under the certificate topic, and to those subscribed there
     /// (tck-id-conformance-mqtt-aware-store).
-    fn offer_certificate(&mut self, message: &Arc<Message>, origin: &Origin<'_>) {
+    fn offer_certificate(&mut self, now: Instant, message: &Arc<Message>, origin: &Origin<'_>) {
         let certificate = self
             .routes
             .get(&message.topic)
@@ -307,10 +315,10 @@ impl Router {
             on_written: None,
         });
         self.retain(&copy);
-        self.fan_out(&copy, origin.session);
+        self.fan_out(now, &copy, origin.session);
     }
 
-    fn fan_out(&mut self, message: &Arc<Message>, from: Option<SessionIndex>) {
+    fn fan_out(&mut self, now: Instant, message: &Arc<Message>, from: Option<SessionIndex>) {
         let Some(route) = self.routes.get(&message.topic) else {
             return;
         };
@@ -322,6 +330,7 @@ impl Router {
             wakes: &mut self.wakes,
             dropped: &mut self.dropped,
             changes: &mut self.changes,
+            pressed: Vec::new(),
         };
         for hit in &route.hits {
             let qos = if Some(hit.session) == from {
@@ -359,6 +368,35 @@ impl Router {
                 sinks.push(member.session, session, item);
             }
         }
+        for index in sinks.pressed {
+            self.slow_down(now, index, from);
+        }
+    }
+
+    /// Makes a publisher wait for a subscriber whose queue is above half; itself it never waits for.
+    fn slow_down(&mut self, now: Instant, index: SessionIndex, from: Option<SessionIndex>) {
+        let Some(publisher) = from
+            .filter(|from| *from != index)
+            .and_then(|from| self.session(from)?.attached.as_ref())
+            .map(|attached| Arc::clone(&attached.link))
+        else {
+            return;
+        };
+        let Some(attached) = self.session_mut(index).and_then(|s| s.attached.as_mut()) else {
+            return;
+        };
+        match &mut attached.pressure {
+            Pressure::Open => {
+                let mut hold = Hold::new(now);
+                hold.add(&publisher);
+                let due = hold.due();
+                attached.link.set_pressed(true);
+                attached.pressure = Pressure::Holding(hold);
+                self.timers.insert((due, index));
+            }
+            Pressure::Holding(hold) => hold.add(&publisher),
+            Pressure::Spent => {}
+        }
     }
 
     /// Queues the retained messages that a filter matches for one session.
@@ -380,6 +418,7 @@ impl Router {
             wakes: &mut self.wakes,
             dropped: &mut self.dropped,
             changes: &mut self.changes,
+            pressed: Vec::new(),
         };
         for message in self.retained.find(filter, now) {
             let item = Item {

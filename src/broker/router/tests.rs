@@ -74,8 +74,12 @@ pub(super) fn will(topic: &str, payload: &'static str) -> Option<Will> {
 
 impl Bench {
     pub(super) fn new(taps: &[&str]) -> Self {
+        Self::with(taps, &Config::default())
+    }
+
+    pub(super) fn with(taps: &[&str], config: &Config) -> Self {
         let taps = taps.iter().map(|t| (*t).to_owned()).collect();
-        let mut router = Router::new(Settings::new(&Config::default(), taps, None, 1));
+        let mut router = Router::new(Settings::new(config, taps, None, 1));
         let now = Instant::now();
         router.handle_timeout(now);
         Self {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Change, Router, SWEEP};
+use crate::broker::pressure::Pressure;
+use crate::broker::subscriptions::SessionIndex;
 
 impl Router {
     /// When [`Self::handle_timeout`] is due.
@@ -19,6 +21,8 @@ impl Router {
                 break;
             }
             self.timers.pop_first();
+            let patience = self.end_patience(now, index);
+            self.timers.extend(patience.map(|due| (due, index)));
             let Some(session) = self.session_mut(index) else {
                 continue;
             };
@@ -42,6 +46,20 @@ impl Router {
             self.next_sweep = Some(now + SWEEP);
             self.sweep(now);
         }
+    }
+
+    /// Lets the publishers of a subscriber go that does not get on; when to look again where it does.
+    fn end_patience(&mut self, now: Instant, index: SessionIndex) -> Option<Instant> {
+        let attached = self.session_mut(index)?.attached.as_mut()?;
+        let Pressure::Holding(hold) = &attached.pressure else {
+            return None;
+        };
+        let due = hold.due();
+        if due > now {
+            return Some(due);
+        }
+        attached.pressure = Pressure::Spent;
+        None
     }
 
     fn sweep(&mut self, now: Instant) {
