@@ -310,9 +310,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Poll::Ready(Err(_)) => return Poll::Ready(Turn::End(Cause::Socket)),
             _ => {}
         }
-        let held_back = self.shell.is_paused(&self.link)
-            || self.link.waiting_acks() >= self.receive_maximum
-            || self.link.is_held();
+        let held = self.link.is_held();
+        if self.backlog && !held {
+            // Before anything is read: an end of the stream comes after what is left of it.
+            return Poll::Ready(Turn::Go);
+        }
+        let held_back = held
+            || self.shell.is_paused(&self.link)
+            || self.link.waiting_acks() >= self.receive_maximum;
         if !held_back && self.out.len() - self.written < STOP_READING {
             match self.poll_read(cx) {
                 Poll::Ready(Ok(())) => return Poll::Ready(Turn::Go),

@@ -53,10 +53,10 @@ impl Hold {
 
     /// Makes a publisher wait.
     pub(crate) fn add(&mut self, publisher: &Arc<Link>) {
-        if !self.publishers.contains_key(&publisher.id) {
+        self.publishers.entry(publisher.id).or_insert_with(|| {
             publisher.hold();
-            self.publishers.insert(publisher.id, Arc::clone(publisher));
-        }
+            Arc::clone(publisher)
+        });
     }
 
     /// The subscriber took this much.
