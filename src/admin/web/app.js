@@ -21,6 +21,7 @@ const readers = {
 let next = null; // timer of the next reading
 let reading = false;
 let again = false; // something changed while a reading was under way
+let trouble = false; // the last reading failed
 
 async function refresh() {
   clearTimeout(next);
@@ -30,8 +31,11 @@ async function refresh() {
   try {
     const listed = document.hidden ? 0 : await readers[view]?.();
     pause = Math.max(PERIOD, ((listed ?? 0) / DEVICES_A_SECOND) * 1000);
+    if (trouble) toast("", "");
+    trouble = false;
   } catch (error) {
     toast(`${view}: ${error.message}`, "bad");
+    trouble = true;
   }
   reading = false;
   if (again) { again = false; pause = 0; }
