@@ -110,7 +110,7 @@ export function size(n) {
 
 export function span(s) {
   if (s === null || s === undefined) return "–";
-  if (s < 60) return `${Math.round(s)} s`;
+  if (s < 60) return `${Math.floor(s)} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min`;
   if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
