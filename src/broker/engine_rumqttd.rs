@@ -6,7 +6,7 @@
 //!
 //! *Invariant*: all own publishes reach the router in the order in which [`Echoes`] has them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -19,14 +19,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rumqttd::local::{LinkBuilder, LinkRx, LinkTx};
+use rumqttd::local::{LinkBuilder, LinkTx};
 use rumqttd::protocol::v4::V4;
 use rumqttd::protocol::v5::V5;
 use rumqttd::protocol::{Packet, Publish as RumqttdPublish};
-use rumqttd::{
-    ConnectionSettings, Forward, LinkType, Notification, Router, RouterConfig, Server,
-    ServerSettings,
-};
+use rumqttd::{ConnectionSettings, LinkType, Router, RouterConfig, Server, ServerSettings};
 use tokio::net::TcpSocket;
 use tokio::runtime::{self, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,13 +31,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::auth::{self, Access, Credentials};
 use super::config::{Ack, Config};
 use super::engine::{Failure, Setup, StartError};
-use super::topic::{TopicCheck, matches};
-use super::{BrokerStats, Delivery, Handle, Inbound, Publish, PublishError};
+use super::{BrokerStats, Handle, Publish, PublishError};
+
+mod drain;
+mod probe;
+
+use drain::{Drain, Echoes, is_ours};
+use probe::{Probe, Secret};
 
 /// Our publishes that wait for the router.
 const OUTBOX: usize = 8_192;
-/// Own publishes whose echo has not come; older ones are forgotten, so that their echo would pass for a client's.
-const ECHOES: usize = 16_384;
 /// Messages that rumqttd hands to one connection at once.
 const BURST: u64 = 200;
 /// Segments of the log that rumqttd keeps for each filter.
@@ -77,43 +77,13 @@ impl Shared {
     }
 }
 
-/// Own publishes on their way through the router: its link hands them back, and they must not pass for a client's.
-#[derive(Debug, Default)]
-struct Echoes(VecDeque<(Arc<str>, Bytes)>);
-
-impl Echoes {
-    fn expect(&mut self, topic: Arc<str>, payload: Bytes) {
-        if self.0.len() >= ECHOES {
-            self.0.pop_front();
-        }
-        self.0.push_back((topic, payload));
-    }
-
-    /// Whether a message is our own. Those before it in order have been skipped by the log.
-    fn take(&mut self, topic: &str, payload: &Bytes) -> bool {
-        let found = self
-            .0
-            .iter()
-            .position(|(t, p)| **t == *topic && p == payload);
-        if let Some(at) = found {
-            self.0.drain(..=at);
-        }
-        found.is_some()
-    }
-}
-
-/// Where the gateway itself publishes: NCMD, DCMD and STATE.
-fn is_ours(topic: &str) -> bool {
-    let mut levels = topic.split('/');
-    levels.next() == Some("spBv1.0")
-        && (levels.next() == Some("STATE") || matches!(levels.next(), Some("NCMD" | "DCMD")))
-}
-
 /// A running rumqttd.
 pub struct RumqttdBroker {
     config: Config,
     serve: Serve,
     access: Arc<RwLock<Arc<Access>>>,
+    /// Password of the probes.
+    secret: Arc<Secret>,
     shared: Arc<Shared>,
     runtime: Mutex<Option<Runtime>>,
     addresses: Mutex<Vec<SocketAddr>>,
@@ -202,6 +172,7 @@ impl RumqttdBroker {
             config,
             serve,
             access,
+            secret: Arc::new(Secret::new()),
             shared,
             runtime: Mutex::new(Some(runtime)),
             addresses: Mutex::default(),
@@ -231,9 +202,15 @@ impl RumqttdBroker {
                     return Err(Failure::Listener.into());
                 };
                 let listener = runtime.spawn(watched(serving, bound));
+                let probe = Probe::new(local, v5, Arc::clone(&self.secret));
                 runtime.spawn(async move {
-                    // It ends by an error or a panic only.
-                    let _ = listener.await;
+                    tokio::select! {
+                        // It ends by an error or a panic only.
+                        _ = listener => {}
+                        () = probe.until_silent() => {
+                            tracing::error!(address = %local, "a listener of rumqttd takes nobody any more");
+                        }
+                    }
                     shared.fail(Failure::Listener);
                 });
             }
@@ -264,10 +241,14 @@ impl RumqttdBroker {
         };
         // Without a handler rumqttd lets everybody in; with one it refuses those without a name.
         if config.users_file.is_some() {
-            let access = Arc::clone(&self.access);
+            let (access, secret) = (Arc::clone(&self.access), Arc::clone(&self.secret));
             connections.set_auth_handler(move |client: String, user: String, password: String| {
                 let access = Arc::clone(&access.read().unwrap_or_else(PoisonError::into_inner));
+                let probing = secret.is(&password);
                 async move {
+                    if probing {
+                        return true;
+                    }
                     let login = Credentials::login(&client, &user, password.into());
                     auth::authenticate(access, login).await.is_ok()
                 }
@@ -447,126 +428,5 @@ async fn send(mut tx: LinkTx, mut waiting: mpsc::Receiver<Publish>, shared: Arc<
         if let Some(written) = publish.on_written {
             written.tell(Instant::now());
         }
-    }
-}
-
-/// Takes the taps' messages from rumqttd.
-struct Drain {
-    rx: LinkRx,
-    shared: Arc<Shared>,
-    taps: Vec<String>,
-    topic_check: Option<TopicCheck>,
-    sink: mpsc::Sender<Delivery>,
-    /// Offset of the next message in the log.
-    next: Option<u64>,
-}
-
-impl Drain {
-    async fn run(mut self, mut halted: watch::Receiver<bool>) {
-        let shared = Arc::clone(&self.shared);
-        tokio::select! {
-            _ = halted.wait_for(|halted| *halted) => {}
-            failure = self.pass_on() => shared.fail(failure),
-        }
-    }
-
-    async fn pass_on(&mut self) -> Failure {
-        loop {
-            match self.rx.next().await {
-                Ok(Some(Notification::Forward(forward))) => {
-                    let Some(inbound) = self.inbound(forward) else {
-                        continue;
-                    };
-                    if self.sink.send(Delivery::Publish(inbound)).await.is_err() {
-                        return Failure::Pipeline;
-                    }
-                }
-                // The router waits for this when it has handed over a burst.
-                Ok(Some(Notification::Unschedule)) => {
-                    if self.rx.ready().is_err() {
-                        return Failure::Core;
-                    }
-                }
-                Ok(Some(Notification::Disconnect(..))) | Err(_) => return Failure::Core,
-                Ok(_) => {}
-            }
-        }
-    }
-
-    /// What the pipeline gets of a message; `None` for our own, those that no tap wants, and those that are no use.
-    fn inbound(&mut self, forward: Forward) -> Option<Inbound> {
-        if let Some((_, offset)) = forward.cursor {
-            let next = self.next.unwrap_or(0);
-            add(&self.shared.skipped, offset.saturating_sub(next));
-            self.next = Some(offset + 1);
-        }
-        let Some(topic) = std::str::from_utf8(&forward.publish.topic)
-            .ok()
-            .filter(|topic| !topic.is_empty() && !topic.contains(['+', '#', '\0']))
-        else {
-            add(&self.shared.topic_name, 1);
-            return None;
-        };
-        if !self.taps.iter().any(|tap| matches(tap, topic)) {
-            return None;
-        }
-        if is_ours(topic) && self.shared.echoes().take(topic, &forward.publish.payload) {
-            return None;
-        }
-        if self.topic_check.as_ref().is_some_and(|check| !check(topic)) {
-            add(&self.shared.subject_too_long, 1);
-            return None;
-        }
-        add(&self.shared.publishes, 1);
-        let traceparent = forward.properties.and_then(|properties| {
-            let mut user = properties.user_properties.into_iter();
-            let found = user.find(|(name, _)| name == "traceparent")?;
-            Some(found.1.into_boxed_str())
-        });
-        Some(Inbound {
-            topic: topic.into(),
-            payload: forward.publish.payload.clone(),
-            received_at: Instant::now(),
-            client: None,
-            qos: None,
-            retain: forward.publish.retain,
-            traceparent,
-            will: false,
-            ack: None,
-        })
-    }
-}
-
-fn add(count: &AtomicU64, n: u64) {
-    count.fetch_add(n, Ordering::Relaxed);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn own_commands_are_told_from_those_of_clients() {
-        let mut echoes = Echoes::default();
-        let payload = |n: u8| Bytes::from(vec![n]);
-        echoes.expect("spBv1.0/g/NCMD/n".into(), payload(1));
-        echoes.expect("spBv1.0/g/NCMD/n".into(), payload(2));
-        echoes.expect("spBv1.0/g/NCMD/n".into(), payload(3));
-        assert!(!echoes.take("spBv1.0/g/NCMD/n", &payload(9)));
-        assert!(!echoes.take("spBv1.0/g/NCMD/m", &payload(1)));
-        assert!(echoes.take("spBv1.0/g/NCMD/n", &payload(1)));
-        // The second was lost on the way.
-        assert!(echoes.take("spBv1.0/g/NCMD/n", &payload(3)));
-        assert!(!echoes.take("spBv1.0/g/NCMD/n", &payload(2)));
-    }
-
-    #[test]
-    fn only_commands_and_state_can_be_ours() {
-        let check = |topic: &str, expected: bool| assert_eq!(is_ours(topic), expected, "{topic}");
-        check("spBv1.0/g/NCMD/n", true);
-        check("spBv1.0/g/DCMD/n/d", true);
-        check("spBv1.0/STATE/site-a", true);
-        check("spBv1.0/g/NDATA/n", false);
-        check("factory/g/NCMD/n", false);
     }
 }
