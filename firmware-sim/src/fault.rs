@@ -62,6 +62,11 @@ impl Injector {
         self.injected
     }
 
+    /// Forgets what is held back: a message of one connection must not go out on the next.
+    pub fn reconnected(&mut self) {
+        self.held = None;
+    }
+
     /// What really goes out.
     pub fn apply(&mut self, way: &Way, messages: Vec<Message>) -> Vec<Message> {
         if *way == Way::default() && self.held.is_none() {
@@ -102,7 +107,7 @@ mod tests {
     use super::*;
 
     fn messages(n: usize) -> Vec<Message> {
-        (0..n).map(|i| Message { topic: i.to_string(), payload: vec![0; 4], retain: false }).collect()
+        (0..n).map(|i| Message { topic: i.to_string(), payload: vec![0; 4], retain: false, metrics: 1, birth: false }).collect()
     }
 
     #[test]
@@ -119,6 +124,14 @@ mod tests {
             (999..=1000).contains(&out.len()) && out.windows(2).any(|w| w[0].topic.parse::<u32>().unwrap() > w[1].topic.parse::<u32>().unwrap())
         });
         check(Way { corrupt: 0.1, ..Way::default() }, |out| out.iter().any(|m| m.payload.contains(&0x55)));
+    }
+
+    #[test]
+    fn what_is_held_back_does_not_reach_the_next_connection() {
+        let mut injector = Injector::new(1, 1);
+        assert!(injector.apply(&Way { reorder: 1.0, ..Way::default() }, messages(1)).is_empty());
+        injector.reconnected();
+        assert_eq!(injector.apply(&Way::default(), messages(2)), messages(2));
     }
 
     #[test]

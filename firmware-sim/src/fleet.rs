@@ -67,6 +67,14 @@ pub enum FleetError {
     Rate(f64),
 }
 
+impl FleetError {
+    /// Whether an argument is at fault, and not a file.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, Self::Scenario(_))
+    }
+}
+
 /// What a fleet did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
@@ -90,6 +98,8 @@ pub struct Report {
     pub connections: u64,
     /// Faults put in.
     pub faults: u64,
+    /// Messages lost because the broker did not read as fast as the fleet speaks.
+    pub dropped: u64,
 }
 
 /// A running fleet.
@@ -134,6 +144,8 @@ impl Fleet {
                 period: Duration::from_secs_f64(1.0 / config.rate_hz),
                 seed: config.seed,
                 place,
+                generation: 0,
+                others: JoinSet::new(),
             };
             tasks.spawn(runner.run(stopped.clone()));
         }
@@ -146,14 +158,15 @@ impl Fleet {
         let mut report = Report { nodes: self.nodes as u64, devices: self.devices as u64, ..Report::default() };
         while let Some(outcome) = self.tasks.join_next().await {
             let Ok(outcome) = outcome else { continue };
-            report.messages += outcome.counts.messages;
-            report.metrics += outcome.counts.metrics;
-            report.births += outcome.counts.births;
+            report.messages += outcome.tally.messages;
+            report.metrics += outcome.tally.metrics;
+            report.births += outcome.tally.births;
             report.commands += outcome.counts.commands;
             report.writes += outcome.counts.writes;
             report.rebirths += outcome.counts.rebirths;
             report.connections += outcome.connections;
             report.faults += outcome.faults;
+            report.dropped += outcome.tally.dropped;
         }
         report
     }

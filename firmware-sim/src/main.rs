@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand, ValueEnum};
-use firmware_sim::fleet::{Fleet, FleetConfig};
+use firmware_sim::fleet::{Fleet, FleetConfig, FleetError};
 
 /// Conforming Sparkplug edge nodes, with faults on request.
 #[derive(Debug, Parser)]
@@ -87,7 +87,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("firmware-sim: {error:#}");
-            ExitCode::FAILURE
+            match error.downcast_ref::<FleetError>() {
+                Some(error) if error.is_usage() => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use sparkplug::edge::{EdgeAction, EdgeConfig, EdgeSession, Kind, Outgoing};
+use sparkplug::state::HostState;
 use sparkplug::topic::{NodeId, TopicError};
 
 use crate::codec::{self, Form, Sample, Value};
@@ -14,6 +15,8 @@ use crate::fault::Twist;
 
 /// The metric by which a rebirth is asked for.
 const REBIRTH: &str = "Node Control/Rebirth";
+/// Topics a host's STATE can come on: that of 3.0 and that of 2.2.
+const STATE_TOPICS: usize = 2;
 
 /// A message to publish, QoS 0; births and data are never retained by a conforming node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +27,10 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// RETAIN flag; only a fault sets it.
     pub retain: bool,
+    /// Metrics in the payload.
+    pub metrics: u64,
+    /// Whether it is an NBIRTH or a DBIRTH.
+    pub birth: bool,
 }
 
 /// The will of one CONNECT.
@@ -57,12 +64,6 @@ pub struct NodeConfig {
 /// What a node counts since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeCounts {
-    /// Messages handed out.
-    pub messages: u64,
-    /// Metrics in them.
-    pub metrics: u64,
-    /// NBIRTH and DBIRTH among them.
-    pub births: u64,
     /// Command metrics received.
     pub commands: u64,
     /// Of these, those that took effect.
@@ -78,6 +79,13 @@ pub struct Node {
     devices: Vec<Device>,
     counts: NodeCounts,
     twist: Twist,
+    /// Whether [`Node::ready`] was called for this connection.
+    ready: bool,
+    /// STATE that came before the last SUBACK: retained messages may overtake it.
+    early: Vec<(String, Vec<u8>)>,
+    /// Timestamp of the host's latest death, as long as it is away.
+    host_left: Option<u64>,
+    leaving: bool,
 }
 
 impl Node {
@@ -102,7 +110,7 @@ impl Node {
                 Device::new(name, config.seed, place, config.metrics, |metric| session.assign_alias(metric))
             })
             .collect();
-        Ok(Self { session, devices, counts: NodeCounts::default(), twist: Twist::default() })
+        Ok(Self { session, devices, counts: NodeCounts::default(), twist: Twist::default(), ready: false, early: Vec::new(), host_left: None, leaving: false })
     }
 
     /// Counts since the start.
@@ -136,6 +144,9 @@ impl Node {
     /// Before each CONNECT, also a repeated one: its will has the next `bdSeq`.
     pub fn connect(&mut self, now_ms: u64) -> Will {
         let will = self.session.connect();
+        self.ready = false;
+        self.leaving = false;
+        self.early.clear();
         let bdseq = if self.twist.wrong_bdseq { will.bdseq.wrapping_add(7) } else { will.bdseq };
         Will { topic: will.topic, payload: death(bdseq, now_ms) }
     }
@@ -149,16 +160,28 @@ impl Node {
     /// The subscriptions stand: the births, unless a primary host has to come first.
     pub fn ready(&mut self, now_ms: u64) -> Vec<Message> {
         let action = self.session.ready();
+        self.ready = true;
         let mut out = Vec::new();
         if self.twist.data_before_birth
             && let Some(device) = self.devices.first()
         {
             let topic = self.session.node().device_topic(sparkplug::topic::DeviceVerb::Data, &device.name);
-            let seq = Some(200);
-            out.push(Message { topic, payload: codec::encode(now_ms, seq, &samples(device.metrics(), now_ms), Form::Data), retain: false });
+            let samples = samples(device.metrics(), now_ms);
+            let payload = codec::encode(now_ms, Some(200), &samples, Form::Data);
+            out.push(Message { topic, payload, retain: false, metrics: samples.len() as u64, birth: false });
         }
         out.extend(self.act(action, now_ms));
+        for (topic, payload) in std::mem::take(&mut self.early) {
+            out.extend(self.handle_message(&topic, &payload, now_ms));
+        }
         out
+    }
+
+    /// Whether the primary host went away: once the messages are out, the connection is to be closed with DISCONNECT
+    /// and made anew.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving
     }
 
     /// The connection is gone.
@@ -175,8 +198,14 @@ impl Node {
     /// A command or a STATE message.
     pub fn handle_message(&mut self, topic: &str, payload: &[u8], now_ms: u64) -> Vec<Message> {
         if topic.starts_with("spBv1.0/STATE/") || topic.starts_with("STATE/") {
-            let action = self.session.handle_state(topic, payload);
-            return self.act(action, now_ms);
+            if !self.ready {
+                self.early.retain(|(known, _)| known != topic);
+                if self.early.len() < STATE_TOPICS {
+                    self.early.push((topic.to_owned(), payload.to_vec()));
+                }
+                return Vec::new();
+            }
+            return self.handle_state(topic, payload, now_ms);
         }
         // A command that can't be read is ignored: a node must survive what it does not know.
         let Ok(commands) = codec::commands(payload) else { return Vec::new() };
@@ -201,6 +230,26 @@ impl Node {
             }
         }
         out
+    }
+
+    /// With one server there is none to walk to: a node that waits already keeps its connection.
+    fn handle_state(&mut self, topic: &str, payload: &[u8], now_ms: u64) -> Vec<Message> {
+        let state = HostState::parse(payload).ok().or_else(|| HostState::parse_legacy(payload));
+        if let Some(state) = state
+            && !self.session.is_born()
+        {
+            if state.online {
+                if matches!((self.host_left, state.timestamp), (Some(left), Some(came)) if came < left) {
+                    return Vec::new();
+                }
+                self.host_left = None;
+            } else {
+                self.host_left = self.host_left.max(state.timestamp);
+                return Vec::new();
+            }
+        }
+        let action = self.session.handle_state(topic, payload);
+        self.act(action, now_ms)
     }
 
     /// Lets `dt` seconds pass: one DDATA a device with what changed.
@@ -233,52 +282,53 @@ impl Node {
         if self.twist.unknown_alias {
             samples.push(Sample { name: "", alias: Some(999_999), value: Value::Int(1), timestamp: now_ms });
         }
-        self.counts.messages += 1;
-        self.counts.metrics += samples.len() as u64;
+        let metrics = samples.len() as u64;
         let payload = codec::encode(now_ms, outgoing.seq.map(sparkplug::Seq::get), &samples, Form::Data);
-        Some(Message { topic: outgoing.topic, payload, retain: false })
+        Some(Message { topic: outgoing.topic, payload, retain: false, metrics, birth: false })
     }
 
     fn act(&mut self, action: EdgeAction, now_ms: u64) -> Vec<Message> {
         match action {
             EdgeAction::None => Vec::new(),
             EdgeAction::Send(list) => list.iter().map(|outgoing| self.message(outgoing, now_ms)).collect(),
-            EdgeAction::Leave { death, server: _ } => death.iter().map(|outgoing| self.message(outgoing, now_ms)).collect(),
+            EdgeAction::Leave { death, server: _ } => {
+                self.leaving = true;
+                death.iter().map(|outgoing| self.message(outgoing, now_ms)).collect()
+            }
         }
     }
 
     fn message(&mut self, outgoing: &Outgoing, now_ms: u64) -> Message {
         let now_ms = self.twist.clock(now_ms);
         let seq = outgoing.seq.map(sparkplug::Seq::get);
-        self.counts.messages += 1;
+        let mut metrics = 0;
         let payload = match &outgoing.kind {
             Kind::NodeBirth { bdseq } => {
-                self.counts.births += 1;
                 let samples = [
                     Sample { name: "bdSeq", alias: None, value: Value::Int(i64::from(*bdseq)), timestamp: now_ms },
                     Sample { name: REBIRTH, alias: None, value: Value::Bool(false), timestamp: now_ms },
                     Sample { name: "Properties/Hardware", alias: None, value: Value::Text("firmware-sim".to_owned()), timestamp: now_ms },
                 ];
-                self.counts.metrics += samples.len() as u64;
+                metrics = samples.len() as u64;
                 codec::encode(now_ms, seq, &samples, Form::Birth)
             }
             Kind::DeviceBirth(name) => {
-                self.counts.births += 1;
-                let mut count = 0;
                 let payload = self.devices.iter_mut().find(|d| d.name == **name).map(|device| {
                     // A birth says everything, so nothing is left for the next data.
                     device.take_changed();
-                    count = device.metrics().len() as u64;
+                    metrics = device.metrics().len() as u64;
                     codec::encode(now_ms, seq, &samples(device.metrics(), now_ms), Form::Birth)
                 });
-                self.counts.metrics += count;
                 payload.unwrap_or_default()
             }
             Kind::NodeData | Kind::DeviceData(_) | Kind::DeviceDeath(_) => codec::encode(now_ms, seq, &[], Form::Data),
-            Kind::NodeDeath { bdseq } => death(*bdseq, now_ms),
+            Kind::NodeDeath { bdseq } => {
+                metrics = 1;
+                death(*bdseq, now_ms)
+            }
         };
         let birth = matches!(outgoing.kind, Kind::NodeBirth { .. } | Kind::DeviceBirth(_));
-        Message { topic: outgoing.topic.clone(), payload, retain: birth && self.twist.retain_births }
+        Message { topic: outgoing.topic.clone(), payload, retain: birth && self.twist.retain_births, metrics, birth }
     }
 }
 
@@ -382,5 +432,36 @@ mod tests {
                 last = seq;
             }
         }
+    }
+
+    #[test]
+    fn a_node_leaves_with_its_host_and_waits_for_it_with_the_next_bdseq() {
+        let mut node = Node::new(&NodeConfig {
+            group: "g".into(),
+            name: "n".into(),
+            devices: vec!["a".into()],
+            metrics: 10,
+            seed: 1,
+            place: 0,
+            primary_host: Some("h".into()),
+        })
+        .unwrap();
+        let topic = "spBv1.0/STATE/h";
+        let state = |online: bool, at: u64| format!("{{\"online\":{online},\"timestamp\":{at}}}").into_bytes();
+        node.connect(1);
+        assert!(node.handle_message(topic, &state(true, 5), 1).is_empty(), "not before the subscriptions stand");
+        assert_eq!(node.ready(1).len(), 2, "but it is not forgotten");
+        let death = node.handle_message(topic, &state(false, 6), 2);
+        assert_eq!(death.iter().map(|m| m.topic.as_str()).collect::<Vec<_>>(), ["spBv1.0/g/NDEATH/n"]);
+        assert!(node.is_leaving() && !node.is_born());
+        node.disconnected();
+
+        assert_eq!(payload(&node.connect(3).payload).metrics[0].long_value(), 1);
+        assert!(node.ready(3).is_empty());
+        assert!(node.handle_message(topic, &state(false, 7), 3).is_empty());
+        assert!(!node.is_leaving(), "waiting needs no new connection");
+        assert!(node.handle_message(topic, &state(true, 6), 4).is_empty(), "older than the death");
+        let births = node.handle_message(topic, &state(true, 8), 5);
+        assert_eq!(payload(&births[0].payload).metrics[0].long_value(), 1);
     }
 }

@@ -49,6 +49,9 @@ pub struct Fault {
     /// Metric for `set`.
     #[serde(default)]
     pub metric: Option<String>,
+    /// For `clone`: with the node's client id.
+    #[serde(default, rename = "take-over")]
+    pub take_over: bool,
     /// Value for `set`.
     #[serde(default)]
     pub value: Option<toml::Value>,
@@ -82,11 +85,15 @@ pub enum Kind {
     DataBeforeBirth,
     /// Nothing is said.
     Silence,
-    /// A second client with the same identity connects (trap 12).
+    /// A second client with the same identity speaks too (trap 12), for 3 s or as `for` says; it has a client id of its
+    /// own, or the node's, which takes the node's session over, with `take-over = true`.
     Clone,
+    /// The node connects again under another client id while its old socket stays open, for 2 s or as `for` says: the
+    /// old will, with the old `bdSeq`, comes after the new births.
+    LateWill,
     /// A metric stays at a value.
     Set,
-    /// The node leaves on purpose and stays away.
+    /// The node leaves on purpose, with its death, and stays away: to the end, or as long as `for` says.
     Stop,
 }
 

@@ -6,16 +6,23 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rumqttc::{AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::fault::{Injector, Way};
-use crate::node::{Message, Node, NodeCounts};
+use crate::node::{Message, Node, NodeCounts, Will};
 use crate::scenario::{Fault, Kind, covers};
 
 /// rumqttc's own limit of 10 KiB is too small for births; 16 MiB is what brokers take.
 const MAX_PACKET: usize = 16 << 20;
-/// Requests that wait in rumqttc.
+/// Requests that wait in rumqttc, besides room for the births and two rounds of data.
 const QUEUE: usize = 1024;
+/// How long a clone lives where the scenario does not say.
+const CLONE_LIFE_MS: u64 = 3_000;
+/// How late a late will is where the scenario does not say.
+const LATE_MS: u64 = 2_000;
+/// Wait before the first attempt to connect again.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// Longest wait between two connections.
 const MOST_WAIT: Duration = Duration::from_secs(5);
 
@@ -70,6 +77,23 @@ pub struct Runner {
     pub seed: u64,
     /// Place in the fleet.
     pub place: u64,
+    /// Client ids given up so far.
+    pub(crate) generation: u64,
+    /// Clones and old sockets, which end with the node.
+    pub(crate) others: JoinSet<()>,
+}
+
+/// What was handed to a connection, and what could not be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Messages.
+    pub messages: u64,
+    /// Metrics in them.
+    pub metrics: u64,
+    /// NBIRTH and DBIRTH among them.
+    pub births: u64,
+    /// Messages that found the queue full.
+    pub dropped: u64,
 }
 
 /// What a node's task brings back.
@@ -77,6 +101,8 @@ pub struct Runner {
 pub struct Outcome {
     /// The node's own counts.
     pub counts: NodeCounts,
+    /// What went out.
+    pub tally: Tally,
     /// Connections made.
     pub connections: u64,
     /// Faults put in.
@@ -97,6 +123,12 @@ enum End {
     Stop,
     /// It broke, or a fault broke it.
     Broken,
+    /// The node left with its host, to come back at once.
+    Left,
+    /// The node left on purpose, to come back after this many ms, or never.
+    Away(Option<u64>),
+    /// A late will: the node comes back at once while the old socket stays open for this many ms.
+    Replaced(u64),
 }
 
 impl Runner {
@@ -107,19 +139,28 @@ impl Runner {
         let mut injector = Injector::new(self.seed, self.place);
         let mut pending = self.faults.clone();
         pending.sort_by_key(|fault| fault.at);
-        let mut wait = Duration::from_millis(50);
+        let mut wait = FIRST_WAIT;
         while !*stop.borrow() {
             // Faults of births must be in force before the births.
-            self.begin_due(started, &mut pending, &mut outcome, true);
+            let due = self.begin_due(started, &mut pending, &mut outcome, true);
+            if let Some(End::Away(period)) = due {
+                away(period, &mut stop).await;
+                continue;
+            }
             let (client, events) = self.client();
             outcome.connections += 1;
+            injector.reconnected();
             let born = Instant::now();
             let end = self.connection(client, events, &mut stop, started, &mut pending, &mut injector, &mut outcome).await;
             self.node.disconnected();
             match end {
                 End::Stop => break,
+                End::Left | End::Replaced(_) => wait = FIRST_WAIT,
+                End::Away(period) => {
+                    away(period, &mut stop).await;
+                }
                 End::Broken => {
-                    wait = if born.elapsed() > MOST_WAIT { Duration::from_millis(50) } else { (wait * 2).min(MOST_WAIT) };
+                    wait = if born.elapsed() > MOST_WAIT { FIRST_WAIT } else { (wait * 2).min(MOST_WAIT) };
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         _ = stop.changed() => {}
@@ -134,13 +175,25 @@ impl Runner {
 
     fn client(&mut self) -> (AsyncClient, EventLoop) {
         let will = self.node.connect(now_ms());
-        let mut options = MqttOptions::new(format!("{}-{}", self.group, self.name), &self.broker.host, self.broker.port);
+        self.connect_as(self.client_id(), will)
+    }
+
+    /// The client id at present; a late will needs another one, or the broker would close the old socket.
+    fn client_id(&self) -> String {
+        match self.generation {
+            0 => format!("{}-{}", self.group, self.name),
+            n => format!("{}-{}-{n}", self.group, self.name),
+        }
+    }
+
+    fn connect_as(&self, client_id: String, will: Will) -> (AsyncClient, EventLoop) {
+        let mut options = MqttOptions::new(client_id, &self.broker.host, self.broker.port);
         options
             .set_keep_alive(Duration::from_secs(30))
             .set_clean_session(true)
             .set_max_packet_size(MAX_PACKET, MAX_PACKET)
             .set_last_will(LastWill::new(will.topic, will.payload, QoS::AtLeastOnce, false));
-        AsyncClient::new(options, QUEUE)
+        AsyncClient::new(options, QUEUE + 3 * (self.node.devices().len() + 1))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the state of one run, lent to one connection")]
@@ -184,34 +237,44 @@ impl Runner {
                     }
                 },
                 _ = ticks.tick() => {
-                    if self.begin_due(started, pending, outcome, false) {
+                    match self.begin_due(started, pending, outcome, false) {
+                        None => {}
+                        Some(end @ End::Away(_)) => {
+                            self.leave(&client, &mut events, &mut outcome.tally).await;
+                            return end;
+                        }
+                        Some(End::Replaced(ms)) => {
+                            self.generation += 1;
+                            self.others.spawn(linger(client, events, ms));
+                            return End::Replaced(ms);
+                        }
                         // Dropping the event loop closes the socket without DISCONNECT: the broker sends the will.
-                        return End::Broken;
+                        Some(end) => return end,
                     }
                     self.node.step(dt, now_ms())
                 }
                 _ = stop.changed() => {
-                    self.leave(&client, &mut events).await;
+                    self.leave(&client, &mut events, &mut outcome.tally).await;
                     return End::Stop;
                 }
             };
             let way = self.way(started);
             for message in injector.apply(&way, messages) {
-                send(&client, message);
+                send(&client, message, &mut outcome.tally);
+            }
+            if self.node.is_leaving() {
+                disconnect(&client, &mut events).await;
+                return End::Left;
             }
         }
     }
 
     /// Publishes the death and disconnects; the broker must not send the will.
-    async fn leave(&mut self, client: &AsyncClient, events: &mut EventLoop) {
+    async fn leave(&mut self, client: &AsyncClient, events: &mut EventLoop, tally: &mut Tally) {
         if let Some(death) = self.node.leave(now_ms()) {
-            send(client, death);
+            send(client, death, tally);
         }
-        if client.try_disconnect().is_err() {
-            return;
-        }
-        let done = async { while events.poll().await.is_ok() {} };
-        let _ = tokio::time::timeout(Duration::from_secs(2), done).await;
+        disconnect(client, events).await;
     }
 
     /// Nodes don't all speak in the same millisecond.
@@ -237,8 +300,8 @@ impl Runner {
         way
     }
 
-    /// Starts and ends the faults that are due; whether the connection is to break.
-    fn begin_due(&mut self, started: Instant, pending: &mut Vec<Fault>, outcome: &mut Outcome, connecting: bool) -> bool {
+    /// Starts and ends the faults that are due; how the connection is to end, if it is.
+    fn begin_due(&mut self, started: Instant, pending: &mut Vec<Fault>, outcome: &mut Outcome, connecting: bool) -> Option<End> {
         let at = elapsed_ms(started);
         let over = |kind: Kind, faults: &[Fault]| {
             !faults.iter().any(|f| f.kind == kind && f.at <= at && f.period.is_none_or(|p| at < f.at.saturating_add(p)))
@@ -247,13 +310,13 @@ impl Runner {
         if self.node.twist().skew_ms != 0 && over(Kind::ClockSkew, &faults) {
             self.node.twist().skew_ms = 0;
         }
-        if self.node.twist().silent && over(Kind::Silence, &faults) && over(Kind::Stop, &faults) {
+        if self.node.twist().silent && over(Kind::Silence, &faults) {
             self.node.twist().silent = false;
         }
         if self.node.twist().unknown_alias && over(Kind::UnknownAlias, &faults) {
             self.node.twist().unknown_alias = false;
         }
-        let mut broken = false;
+        let mut end = None;
         let due: Vec<Fault> = pending.extract_if(.., |fault| fault.at <= at).collect();
         for fault in due {
             if !matches!(fault.kind, Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt) {
@@ -266,14 +329,18 @@ impl Runner {
                 Kind::WrongBdseq => self.node.twist().wrong_bdseq = true,
                 Kind::UnknownAlias => self.node.twist().unknown_alias = true,
                 Kind::DataBeforeBirth => self.node.twist().data_before_birth = true,
-                Kind::Silence | Kind::Stop => self.node.twist().silent = true,
-                Kind::Flap => broken = !connecting,
-                Kind::Clone => self.clone_identity(),
+                Kind::Silence => self.node.twist().silent = true,
+                // A node that is not connected has no connection to lose.
+                Kind::Flap | Kind::LateWill if connecting => {}
+                Kind::Flap => end = Some(End::Broken),
+                Kind::LateWill => end = Some(End::Replaced(fault.period.unwrap_or(LATE_MS))),
+                Kind::Stop => end = Some(End::Away(fault.period)),
+                Kind::Clone => self.clone_identity(&fault),
                 Kind::Set => self.set(&fault),
                 Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt => {}
             }
         }
-        broken
+        end
     }
 
     fn set(&mut self, fault: &Fault) {
@@ -295,28 +362,65 @@ impl Runner {
         }
     }
 
-    /// A second client with the same client id: the broker takes the session over, and this node comes back.
-    fn clone_identity(&mut self) {
+    /// A second client that says it is this node.
+    fn clone_identity(&mut self, fault: &Fault) {
         let mut other = self.node.clone();
         let will = other.connect(now_ms());
-        let mut options = MqttOptions::new(format!("{}-{}", self.group, self.name), &self.broker.host, self.broker.port);
-        options
-            .set_max_packet_size(MAX_PACKET, MAX_PACKET)
-            .set_last_will(LastWill::new(will.topic, will.payload, QoS::AtLeastOnce, false));
-        tokio::spawn(async move {
-            let (client, mut events) = AsyncClient::new(options, QUEUE);
-            let life = async {
-                while let Ok(event) = events.poll().await {
-                    if matches!(event, Event::Incoming(Packet::ConnAck(_))) {
-                        for message in other.ready(now_ms()) {
-                            send(&client, message);
-                        }
-                    }
+        let id = if fault.take_over { self.client_id() } else { format!("{}-clone", self.client_id()) };
+        let (client, mut events) = self.connect_as(id, will);
+        let period = self.period;
+        let life = async move {
+            let mut ticks = tokio::time::interval(period);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+            // A clone is a fault, so what it says is not the fleet's.
+            let mut tally = Tally::default();
+            loop {
+                let messages = tokio::select! {
+                    event = events.poll() => match event {
+                        Ok(Event::Incoming(Packet::ConnAck(_))) => other.ready(now_ms()),
+                        Ok(_) => continue,
+                        Err(_) => return,
+                    },
+                    _ = ticks.tick() => other.step(period.as_secs_f64(), now_ms()),
+                };
+                for message in messages {
+                    send(&client, message, &mut tally);
                 }
-            };
-            let _ = tokio::time::timeout(Duration::from_secs(3), life).await;
+            }
+        };
+        let most = Duration::from_millis(fault.period.unwrap_or(CLONE_LIFE_MS));
+        self.others.spawn(async move {
+            let _ = tokio::time::timeout(most, life).await;
         });
     }
+}
+
+/// Waits for so many ms, or without end; the fleet's stop ends it.
+async fn away(period: Option<u64>, stop: &mut tokio::sync::watch::Receiver<bool>) {
+    match period {
+        Some(ms) => {
+            let _ = tokio::time::timeout(Duration::from_millis(ms), stop.changed()).await;
+        }
+        None => {
+            let _ = stop.changed().await;
+        }
+    }
+}
+
+/// Keeps an old socket open, then lets it go without DISCONNECT.
+async fn linger(client: AsyncClient, mut events: EventLoop, ms: u64) {
+    let life = async { while events.poll().await.is_ok() {} };
+    let _ = tokio::time::timeout(Duration::from_millis(ms), life).await;
+    drop(client);
+}
+
+/// Sends what is queued and DISCONNECT: the broker must not send the will.
+async fn disconnect(client: &AsyncClient, events: &mut EventLoop) {
+    if client.try_disconnect().is_err() {
+        return;
+    }
+    let done = async { while events.poll().await.is_ok() {} };
+    let _ = tokio::time::timeout(Duration::from_secs(2), done).await;
 }
 
 fn elapsed_ms(started: Instant) -> u64 {
@@ -324,9 +428,14 @@ fn elapsed_ms(started: Instant) -> u64 {
 }
 
 /// QoS 0, as the norm wants. A full queue means that the broker does not read: a device would lose the sample too.
-fn send(client: &AsyncClient, message: Message) {
-    if client.try_publish(message.topic, QoS::AtMostOnce, message.retain, message.payload).is_err() {
-        tracing::debug!("queue full: message dropped");
+fn send(client: &AsyncClient, message: Message, tally: &mut Tally) {
+    let Message { topic, payload, retain, metrics, birth } = message;
+    if client.try_publish(topic, QoS::AtMostOnce, retain, payload).is_ok() {
+        tally.messages += 1;
+        tally.metrics += metrics;
+        tally.births += u64::from(birth);
+    } else {
+        tally.dropped += 1;
     }
 }
 
