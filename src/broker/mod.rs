@@ -93,7 +93,9 @@ fn check_engine(config: &config::Config, wrong: &mut Vec<String>) {
         ));
     }
     if config.tls.is_some() {
-        refuse("mqtt.tls: the rumqttd engine has no TLS here; use \"native\" or remove the section");
+        refuse(
+            "mqtt.tls: the rumqttd engine has no TLS here; use \"native\" or remove the section",
+        );
     }
     if config.acl_file.is_some() || !config.command_senders.is_empty() {
         refuse(
@@ -325,4 +327,47 @@ pub trait Handle: Send + Sync + 'static {
 
     /// Counters and gauges.
     fn stats(&self) -> BrokerStats;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_refused_what_it_would_ignore() {
+        let check = |text: &str, expected: &[&str]| {
+            let config: config::Config = toml::from_str(text).unwrap();
+            let mut wrong = Vec::new();
+            check_engine(&config, &mut wrong);
+            assert_eq!(wrong.len(), expected.len(), "{text}: {wrong:?}");
+            for (wrong, expected) in wrong.iter().zip(expected) {
+                assert!(wrong.contains(expected), "{text}: {wrong}");
+            }
+        };
+        check("", &[]);
+        check(
+            "listen_v5 = [\"127.0.0.1:1884\"]",
+            &["mqtt.listen_v5 is for"],
+        );
+        let rumqttd = |text: &str, expected: &[&str]| {
+            let text = format!("engine = \"rumqttd\"\n{text}");
+            if cfg!(feature = "rumqttd") {
+                check(&text, expected);
+            } else {
+                check(&text, &["--features rumqttd"]);
+            }
+        };
+        rumqttd("", &[]);
+        rumqttd("listen_v5 = [\"127.0.0.1:1884\"]", &[]);
+        rumqttd(
+            "listen_v5 = [\"127.0.0.1:1883\"]",
+            &["both have 127.0.0.1:1883"],
+        );
+        rumqttd("listen = [\"0.0.0.0:1883\"]", &["mqtt.anonymous"]);
+        rumqttd("listen = [\"0.0.0.0:1883\"]\nanonymous = \"always\"", &[]);
+        rumqttd(
+            "acl_file = \"acl\"\n[tls]\nlisten = []\ncert = \"c\"\nkey = \"k\"",
+            &["mqtt.tls", "mqtt.acl_file"],
+        );
+    }
 }

@@ -241,3 +241,6 @@ impl Handle for NativeBroker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
