@@ -435,6 +435,18 @@ impl Engine {
                     history: false,
                 },
             );
+            // A node is not missed for what its devices measure: of a named metric it is waited for from its first
+            // value on, a device from its birth on.
+            let named = matches!(&found.def.kind, crate::lang::def::Kind::Absence(def) if def.metric.is_some());
+            if key.device.is_none()
+                && named
+                && level == Level::Device
+                && !self
+                    .slot(source)
+                    .is_some_and(|slot| slot.states.iter().any(|(known, _)| *known == lane))
+            {
+                continue;
+            }
             let target = match level {
                 Level::Device => source,
                 level => self.slot_of(level, key, source),

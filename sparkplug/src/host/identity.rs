@@ -35,7 +35,13 @@ impl HostSession {
     /// Whether a device message comes from a client of the device's own, beside the node's. Libraries exist whose
     /// devices have MQTT connections of their own (mqtt-spb-wrapper); the norm's model has one a node. Such a client
     /// speaks for its device from its DBIRTH on, as long as the node itself has not borne that device.
-    pub(super) fn speaks_apart(&mut self, at: u32, message: &Message<'_>, verb: Verb, device: &str) -> bool {
+    pub(super) fn speaks_apart(
+        &mut self,
+        at: u32,
+        message: &Message<'_>,
+        verb: Verb,
+        device: &str,
+    ) -> bool {
         if !self.is_foreign(at, message) {
             return false;
         }
@@ -49,7 +55,10 @@ impl HostSession {
         match node.device_clients.get(device) {
             Some(own) if own == client => true,
             // A device's client that comes back may have another id.
-            None if verb == Verb::DeviceBirth && node.born_device(device).is_none() && node.device_clients.len() < max => {
+            None if verb == Verb::DeviceBirth
+                && node.born_device(device).is_none()
+                && node.device_clients.len() < max =>
+            {
                 node.device_clients.insert(device.into(), client.clone());
                 true
             }
@@ -70,7 +79,9 @@ impl HostSession {
                 node.phase != Phase::Unborn && node.client.as_deref() == Some(client)
             });
             if its {
-                self.on_node(now, at, |node, cx| node.die(cx, None, DeathCause::Stale, wall_ms));
+                self.on_node(now, at, |node, cx| {
+                    node.die(cx, None, DeathCause::Stale, wall_ms)
+                });
             }
         }
     }

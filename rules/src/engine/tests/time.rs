@@ -120,6 +120,16 @@ fn a_death_gives_its_own_reason_at_once() {
 }
 
 #[test]
+fn a_node_is_not_missed_for_what_its_devices_measure() {
+    let mut plant = Plant::new(
+        "[[rule]]\nid = \"r\"\nscope = { device = \"*\" }\nabsence = { metric = \"T\", for = \"60s\" }\nalarm = {}\n",
+    );
+    plant.engine.handle_birth(&Key::node("g", "n"), 0);
+    plant.run_to(600_000);
+    assert_eq!(plant.said(), [""; 0]);
+}
+
+#[test]
 fn a_device_that_never_sends_is_missed_from_its_birth_on() {
     let mut plant = Plant::new(SILENT);
     plant.birth(0, "a").run_to(60_000);
