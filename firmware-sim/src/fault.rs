@@ -3,6 +3,18 @@
 use crate::node::Message;
 use crate::signal::Random;
 
+/// How a node takes a rebirth request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rebirth {
+    /// With its births, as it should.
+    #[default]
+    Answer,
+    /// Not at all.
+    Ignore,
+    /// With an NDEATH and then its births, which the norm does not want.
+    WithDeath,
+}
+
 /// Faults of what a node encodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Twist {
@@ -18,6 +30,8 @@ pub struct Twist {
     pub unknown_alias: bool,
     /// Data goes out before the births.
     pub data_before_birth: bool,
+    /// What a rebirth request leads to.
+    pub rebirth: Rebirth,
     /// The connection stands and nothing is said.
     pub silent: bool,
 }

@@ -14,7 +14,7 @@ use crate::transport::{AddressError, Broker, Outcome, Runner};
 /// A fleet.
 #[derive(Debug, Clone)]
 pub struct FleetConfig {
-    /// `mqtt://host:port`.
+    /// `mqtt://host:port`, or `mqtts://host:port` for TLS.
     pub broker: String,
     /// Sparkplug group id.
     pub group: String,
@@ -56,6 +56,9 @@ pub enum FleetError {
     /// The broker's address.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// TLS.
+    #[error(transparent)]
+    Tls(#[from] crate::tls::TlsError),
     /// The scenario.
     #[error(transparent)]
     Scenario(#[from] crate::scenario::ScenarioError),
@@ -71,7 +74,7 @@ impl FleetError {
     /// Whether an argument is at fault, and not a file.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Scenario(_))
+        !matches!(self, Self::Scenario(_) | Self::Tls(_))
     }
 }
 
@@ -121,6 +124,7 @@ impl Fleet {
         if !(0.001..=1000.0).contains(&config.rate_hz) {
             return Err(FleetError::Rate(config.rate_hz));
         }
+        let transport = if broker.tls { crate::tls::transport()? } else { rumqttc::Transport::Tcp };
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         for place in 1..=config.nodes as u64 {
@@ -144,7 +148,9 @@ impl Fleet {
                 period: Duration::from_secs_f64(1.0 / config.rate_hz),
                 seed: config.seed,
                 place,
+                transport: transport.clone(),
                 generation: 0,
+                revived: Vec::new(),
                 others: JoinSet::new(),
             };
             tasks.spawn(runner.run(stopped.clone()));

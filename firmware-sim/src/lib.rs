@@ -13,4 +13,5 @@ pub mod fleet;
 pub mod node;
 pub mod scenario;
 pub mod signal;
+pub mod tls;
 pub mod transport;

@@ -11,7 +11,7 @@ use sparkplug::topic::{NodeId, TopicError};
 
 use crate::codec::{self, Form, Sample, Value};
 use crate::device::{Device, Metric};
-use crate::fault::Twist;
+use crate::fault::{Rebirth, Twist};
 
 /// The metric by which a rebirth is asked for.
 const REBIRTH: &str = "Node Control/Rebirth";
@@ -86,6 +86,8 @@ pub struct Node {
     /// Timestamp of the host's latest death, as long as it is away.
     host_left: Option<u64>,
     leaving: bool,
+    /// What devices said of themselves since the last step.
+    waiting: Vec<Outgoing>,
 }
 
 impl Node {
@@ -110,7 +112,7 @@ impl Node {
                 Device::new(name, config.seed, place, config.metrics, |metric| session.assign_alias(metric))
             })
             .collect();
-        Ok(Self { session, devices, counts: NodeCounts::default(), twist: Twist::default(), ready: false, early: Vec::new(), host_left: None, leaving: false })
+        Ok(Self { session, devices, counts: NodeCounts::default(), twist: Twist::default(), ready: false, early: Vec::new(), host_left: None, leaving: false, waiting: Vec::new() })
     }
 
     /// Counts since the start.
@@ -123,6 +125,18 @@ impl Node {
     #[must_use]
     pub fn devices(&self) -> &[Device] {
         &self.devices
+    }
+
+    /// A device dies; its DDEATH goes out with the next [`Node::step`]. Its data ends until [`Node::device_birth`].
+    pub fn device_death(&mut self, name: &str) {
+        let outgoing = self.session.remove_device(name);
+        self.waiting.extend(outgoing);
+    }
+
+    /// A device that had died is born again with the next [`Node::step`].
+    pub fn device_birth(&mut self, name: &str) {
+        let outgoing = self.session.add_device(name);
+        self.waiting.extend(outgoing);
     }
 
     /// A device, for scenarios.
@@ -147,6 +161,7 @@ impl Node {
         self.ready = false;
         self.leaving = false;
         self.early.clear();
+        self.waiting.clear();
         let bdseq = if self.twist.wrong_bdseq { will.bdseq.wrapping_add(7) } else { will.bdseq };
         Will { topic: will.topic, payload: death(bdseq, now_ms) }
     }
@@ -216,6 +231,14 @@ impl Node {
             match (&device, command.name.as_deref(), &command.value) {
                 (None, Some(REBIRTH), Some(Value::Bool(true))) => {
                     self.counts.rebirths += 1;
+                    if self.twist.rebirth == Rebirth::Ignore {
+                        continue;
+                    }
+                    if self.twist.rebirth == Rebirth::WithDeath && self.session.is_born() {
+                        let topic = self.session.node().topic(sparkplug::topic::NodeVerb::Death);
+                        let payload = death(self.session.bdseq(), now_ms);
+                        out.push(Message { topic, payload, retain: false, metrics: 1, birth: false });
+                    }
                     let action = self.session.rebirth();
                     out.extend(self.act(action, now_ms));
                 }
@@ -255,7 +278,8 @@ impl Node {
     /// Lets `dt` seconds pass: one DDATA a device with what changed.
     pub fn step(&mut self, dt: f64, now_ms: u64) -> Vec<Message> {
         let names: Vec<String> = self.devices.iter().map(|d| d.name.clone()).collect();
-        let mut out = Vec::new();
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut out: Vec<Message> = waiting.iter().map(|outgoing| self.message(outgoing, now_ms)).collect();
         for name in names {
             if let Some(device) = self.device_mut(&name) {
                 device.step(dt);
@@ -463,5 +487,36 @@ mod tests {
         assert!(node.handle_message(topic, &state(true, 6), 4).is_empty(), "older than the death");
         let births = node.handle_message(topic, &state(true, 8), 5);
         assert_eq!(payload(&births[0].payload).metrics[0].long_value(), 1);
+    }
+
+    #[test]
+    fn a_device_dies_and_is_born_again_without_a_gap_in_seq() {
+        let mut node = node();
+        node.connect(1);
+        let mut all = node.ready(1);
+        node.device_death("a");
+        let dead = node.step(0.1, 2);
+        let topics: Vec<&str> = dead.iter().map(|m| m.topic.as_str()).collect();
+        assert_eq!(topics, ["spBv1.0/g/DDEATH/n/a", "spBv1.0/g/DDATA/n/b"]);
+        all.extend(dead);
+        node.device_birth("a");
+        let alive = node.step(0.1, 3);
+        assert_eq!(alive[0].topic, "spBv1.0/g/DBIRTH/n/a");
+        all.extend(alive);
+        let seqs: Vec<u64> = all.iter().map(|m| payload(&m.payload).seq()).collect();
+        assert_eq!(seqs, (0..all.len() as u64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_rebirth_request_can_be_ignored_or_answered_with_a_death() {
+        let ask = codec::encode(3, None, &[Sample { name: REBIRTH, alias: None, value: Value::Bool(true), timestamp: 3 }], Form::Birth);
+        for (how, first, count) in [(Rebirth::Ignore, None, 0), (Rebirth::WithDeath, Some("spBv1.0/g/NDEATH/n"), 4)] {
+            let mut node = node();
+            node.connect(1);
+            node.ready(1);
+            node.twist().rebirth = how;
+            let out = node.handle_message("spBv1.0/g/NCMD/n", &ask, 3);
+            assert_eq!((out.first().map(|m| m.topic.as_str()), out.len()), (first, count), "{how:?}");
+        }
     }
 }

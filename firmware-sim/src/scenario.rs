@@ -35,7 +35,7 @@ pub struct Fault {
     /// Which nodes, a glob.
     #[serde(default = "all")]
     pub node: String,
-    /// Which device, for `set`; a glob.
+    /// Which devices, for `set` and `device-death`; a glob.
     #[serde(default = "all")]
     pub device: String,
     /// What.
@@ -83,6 +83,12 @@ pub enum Kind {
     UnknownAlias,
     /// Data before the births, at the next connection (trap 18).
     DataBeforeBirth,
+    /// Rebirth requests are not answered.
+    IgnoreRebirth,
+    /// A rebirth begins with an NDEATH, as if the connection had gone, from now on.
+    RebirthDeath,
+    /// The devices that `device` covers die, each with a DDEATH; with `for`, they are born again after it.
+    DeviceDeath,
     /// Nothing is said.
     Silence,
     /// A second client with the same identity speaks too (trap 12), for 3 s or as `for` says; it has a client id of its
@@ -268,10 +274,16 @@ mod tests {
     fn the_shipped_scenarios_read() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
         let mut read = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
-            Scenario::read(&entry.unwrap().path()).unwrap();
-            read += 1;
+        for folder in [folder.join("traps"), folder] {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_file() {
+                    let scenario = Scenario::read(&path).unwrap();
+                    assert!(!scenario.faults.is_empty(), "{}", path.display());
+                    read += 1;
+                }
+            }
         }
-        assert!(read >= 2);
+        assert!(read >= 10, "{read}");
     }
 }

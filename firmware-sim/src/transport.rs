@@ -5,11 +5,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rumqttc::{AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS};
+use rumqttc::{AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS, Transport};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::fault::{Injector, Way};
+use crate::fault::{Injector, Rebirth, Way};
 use crate::node::{Message, Node, NodeCounts, Will};
 use crate::scenario::{Fault, Kind, covers};
 
@@ -33,11 +33,13 @@ pub struct Broker {
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// Whether TLS is wanted.
+    pub tls: bool,
 }
 
 /// Why an address can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no broker address; write mqtt://host:port")]
+#[error("`{0}` is no broker address; write mqtt://host:port or mqtts://host:port")]
 pub struct AddressError(String);
 
 impl std::str::FromStr for Broker {
@@ -45,17 +47,19 @@ impl std::str::FromStr for Broker {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let wrong = || AddressError(text.to_owned());
-        let rest = text.strip_prefix("mqtt://").or_else(|| text.strip_prefix("tcp://")).unwrap_or(text);
+        let secure = text.strip_prefix("mqtts://");
+        let tls = secure.is_some();
+        let rest = secure.or_else(|| text.strip_prefix("mqtt://")).or_else(|| text.strip_prefix("tcp://")).unwrap_or(text);
         let rest = rest.trim_end_matches('/');
         let (host, port) = match rest.rsplit_once(':') {
             Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
-            None => (rest, 1883),
+            None => (rest, if tls { 8883 } else { 1883 }),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() || host.contains('/') {
             return Err(wrong());
         }
-        Ok(Self { host: host.to_owned(), port })
+        Ok(Self { host: host.to_owned(), port, tls })
     }
 }
 
@@ -77,8 +81,12 @@ pub struct Runner {
     pub seed: u64,
     /// Place in the fleet.
     pub place: u64,
+    /// TCP or TLS.
+    pub(crate) transport: Transport,
     /// Client ids given up so far.
     pub(crate) generation: u64,
+    /// Dead devices, and when they are born again: ms after the start.
+    pub(crate) revived: Vec<(u64, String)>,
     /// Clones and old sockets, which end with the node.
     pub(crate) others: JoinSet<()>,
 }
@@ -191,6 +199,7 @@ impl Runner {
         options
             .set_keep_alive(Duration::from_secs(30))
             .set_clean_session(true)
+            .set_transport(self.transport.clone())
             .set_max_packet_size(MAX_PACKET, MAX_PACKET)
             .set_last_will(LastWill::new(will.topic, will.payload, QoS::AtLeastOnce, false));
         AsyncClient::new(options, QUEUE + 3 * (self.node.devices().len() + 1))
@@ -316,7 +325,17 @@ impl Runner {
         if self.node.twist().unknown_alias && over(Kind::UnknownAlias, &faults) {
             self.node.twist().unknown_alias = false;
         }
+        if self.node.twist().rebirth == Rebirth::Ignore && over(Kind::IgnoreRebirth, &faults) {
+            self.node.twist().rebirth = Rebirth::Answer;
+        }
         let mut end = None;
+        self.revived.retain(|(until, device)| {
+            let due = *until <= at;
+            if due {
+                self.node.device_birth(device);
+            }
+            !due
+        });
         let due: Vec<Fault> = pending.extract_if(.., |fault| fault.at <= at).collect();
         for fault in due {
             if !matches!(fault.kind, Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt) {
@@ -335,6 +354,9 @@ impl Runner {
                 Kind::Flap => end = Some(End::Broken),
                 Kind::LateWill => end = Some(End::Replaced(fault.period.unwrap_or(LATE_MS))),
                 Kind::Stop => end = Some(End::Away(fault.period)),
+                Kind::IgnoreRebirth => self.node.twist().rebirth = Rebirth::Ignore,
+                Kind::RebirthDeath => self.node.twist().rebirth = Rebirth::WithDeath,
+                Kind::DeviceDeath => self.device_death(&fault),
                 Kind::Clone => self.clone_identity(&fault),
                 Kind::Set => self.set(&fault),
                 Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt => {}
@@ -358,6 +380,18 @@ impl Runner {
         for name in names {
             if let Some(device) = self.node.device_mut(&name) {
                 device.force(metric, value.clone());
+            }
+        }
+    }
+
+    /// The devices say that they died; those with an end of it are born again then.
+    fn device_death(&mut self, fault: &Fault) {
+        let names: Vec<String> =
+            self.node.devices().iter().map(|d| d.name.clone()).filter(|name| covers(&fault.device, name)).collect();
+        for name in names {
+            self.node.device_death(&name);
+            if let Some(period) = fault.period {
+                self.revived.push((fault.at.saturating_add(period), name));
             }
         }
     }
@@ -445,13 +479,14 @@ mod tests {
 
     #[test]
     fn addresses() {
-        for (text, host, port) in [
-            ("mqtt://127.0.0.1:1884", "127.0.0.1", 1884),
-            ("tcp://broker/", "broker", 1883),
-            ("localhost:9", "localhost", 9),
-            ("mqtt://[::1]:1883", "::1", 1883),
+        for (text, host, port, tls) in [
+            ("mqtt://127.0.0.1:1884", "127.0.0.1", 1884, false),
+            ("tcp://broker/", "broker", 1883, false),
+            ("mqtts://broker", "broker", 8883, true),
+            ("localhost:9", "localhost", 9, false),
+            ("mqtt://[::1]:1883", "::1", 1883, false),
         ] {
-            assert_eq!(text.parse::<Broker>().unwrap(), Broker { host: host.into(), port }, "{text}");
+            assert_eq!(text.parse::<Broker>().unwrap(), Broker { host: host.into(), port, tls }, "{text}");
         }
         for text in ["", "mqtt://", "mqtt://h:port", "http://x/y"] {
             assert!(text.parse::<Broker>().is_err(), "{text}");
