@@ -8,6 +8,16 @@ pub const METRICS: [&str; 10] = [
     "Temperature", "Alert", "Vibration/X", "Vibration/Y", "Pressure", "Level", "Flow", "Running", "Cooling/Enable",
     "Cooling/State",
 ];
+// Places in `METRICS`.
+const TEMPERATURE: usize = 0;
+const ALERT: usize = 1;
+const VIBRATION_X: usize = 2;
+const VIBRATION_Y: usize = 3;
+const PRESSURE: usize = 4;
+const COOLING_ENABLE: usize = 8;
+const COOLING_STATE: usize = 9;
+/// Kelvin below the limit at which an alert goes, so that noise at the limit makes no burst of alerts.
+const ALERT_HYSTERESIS: f64 = 2.0;
 /// Seconds from `Cooling/Enable` to `Cooling/State`.
 const COOLING_DELAY_S: f64 = 0.3;
 /// Seconds after which cooling that is not needed any more goes off by itself.
@@ -25,6 +35,15 @@ pub struct Metric {
     changed: bool,
 }
 
+impl Metric {
+    fn set(&mut self, value: Value) {
+        if self.value != value {
+            self.value = value;
+            self.changed = true;
+        }
+    }
+}
+
 /// A press with a cooling circuit.
 #[derive(Debug, Clone)]
 pub struct Device {
@@ -36,6 +55,7 @@ pub struct Device {
     walks: Vec<Walk>,
     cooling_after_s: f64,
     cool_s: f64,
+    alert: bool,
     forced: Vec<(String, Value)>,
 }
 
@@ -70,6 +90,7 @@ impl Device {
             walks,
             cooling_after_s: 0.0,
             cool_s: 0.0,
+            alert: false,
             forced: Vec::new(),
         };
         device.step(0.0);
@@ -82,69 +103,71 @@ impl Device {
         &self.metrics
     }
 
-    /// Metrics that changed since the last call, in order, for data.
-    pub fn take_changed(&mut self) -> Vec<Metric> {
-        let mut out = Vec::new();
-        for metric in self.metrics.iter_mut().filter(|m| m.changed) {
+    /// Metrics that changed since [`Device::clear_changed`], in order, for data.
+    pub fn changed(&self) -> impl Iterator<Item = &Metric> {
+        self.metrics.iter().filter(|m| m.changed)
+    }
+
+    /// What changed has been said.
+    pub fn clear_changed(&mut self) {
+        for metric in &mut self.metrics {
             metric.changed = false;
-            out.push(metric.clone());
         }
-        out
     }
 
     /// Lets `dt` seconds pass.
     pub fn step(&mut self, dt: f64) {
-        let cooled = self.is("Cooling/State");
+        let cooled = self.is(COOLING_STATE);
         let temperature = self.heat.step(dt, cooled);
-        self.set("Temperature", Value::Double(round(temperature)));
-        self.set("Alert", Value::Text(if temperature > ALERT_ABOVE { "ALERT" } else { "OK" }.to_owned()));
+        self.set(TEMPERATURE, Value::Double(round(temperature)));
+        let limit = if self.alert { ALERT_ABOVE - ALERT_HYSTERESIS } else { ALERT_ABOVE };
+        let alert = temperature > limit;
+        if alert != self.alert {
+            self.alert = alert;
+            self.set(ALERT, Value::Text(if alert { "ALERT" } else { "OK" }.to_owned()));
+        }
         let (x, y) = self.vibration.step(dt);
-        self.set("Vibration/X", Value::Double(x));
-        self.set("Vibration/Y", Value::Double(y));
-        let walked: Vec<f64> = self.walks.iter_mut().map(|walk| walk.step(dt)).collect();
-        let names: Vec<String> = ["Pressure", "Level", "Flow"]
-            .iter()
-            .map(|n| (*n).to_owned())
-            .chain(self.metrics.iter().skip(METRICS.len()).map(|m| m.name.clone()))
-            .collect();
-        for (name, value) in names.iter().zip(walked) {
-            self.set(name, Value::Double(round(value)));
+        self.set(VIBRATION_X, Value::Double(x));
+        self.set(VIBRATION_Y, Value::Double(y));
+        let walking = (PRESSURE..PRESSURE + 3).chain(METRICS.len()..);
+        for (walk, place) in self.walks.iter_mut().zip(walking) {
+            if let Some(metric) = self.metrics.get_mut(place) {
+                metric.set(Value::Double(round(walk.step(dt))));
+            }
         }
         self.cool(dt, temperature);
-        for (name, value) in std::mem::take(&mut self.forced) {
-            self.set(&name, value.clone());
-            self.forced.push((name, value));
+        for (name, value) in &self.forced {
+            if let Some(metric) = self.metrics.iter_mut().find(|m| m.name == *name) {
+                metric.set(value.clone());
+            }
         }
     }
 
     fn cool(&mut self, dt: f64, temperature: f64) {
-        let wanted = self.is("Cooling/Enable");
-        if wanted == self.is("Cooling/State") {
+        let wanted = self.is(COOLING_ENABLE);
+        if wanted == self.is(COOLING_STATE) {
             self.cooling_after_s = COOLING_DELAY_S;
         } else {
             self.cooling_after_s -= dt;
             if self.cooling_after_s <= 0.0 {
-                self.set("Cooling/State", Value::Bool(wanted));
+                self.set(COOLING_STATE, Value::Bool(wanted));
             }
         }
         // The press's own controller ends the cooling, as it would in a plant.
         self.cool_s = if wanted && temperature < 75.0 { self.cool_s + dt } else { 0.0 };
         if self.cool_s > COOLING_HOLD_S {
             self.cool_s = 0.0;
-            self.set("Cooling/Enable", Value::Bool(false));
+            self.set(COOLING_ENABLE, Value::Bool(false));
         }
     }
 
-    fn is(&self, name: &str) -> bool {
-        self.metrics.iter().any(|m| m.name == name && m.value == Value::Bool(true))
+    fn is(&self, place: usize) -> bool {
+        self.metrics.get(place).is_some_and(|m| m.value == Value::Bool(true))
     }
 
-    fn set(&mut self, name: &str, value: Value) {
-        if let Some(metric) = self.metrics.iter_mut().find(|m| m.name == name)
-            && metric.value != value
-        {
-            metric.value = value;
-            metric.changed = true;
+    fn set(&mut self, place: usize, value: Value) {
+        if let Some(metric) = self.metrics.get_mut(place) {
+            metric.set(value);
         }
     }
 
@@ -201,9 +224,9 @@ mod tests {
     #[test]
     fn a_write_takes_effect_is_echoed_and_moves_the_state() {
         let mut device = device();
-        device.take_changed();
+        device.clear_changed();
         assert!(device.write(Some("Cooling/Enable"), None, &Value::Bool(true)));
-        assert!(device.take_changed().iter().any(|m| m.name == "Cooling/Enable" && m.value == Value::Bool(true)));
+        assert!(device.changed().any(|m| m.name == "Cooling/Enable" && m.value == Value::Bool(true)));
         assert!(!device.write(Some("Temperature"), None, &Value::Double(1.0)));
         assert!(!device.write(Some("Nope"), None, &Value::Bool(true)));
         assert!(!device.write(Some("Cooling/Enable"), None, &Value::Double(1.0)));
@@ -211,9 +234,24 @@ mod tests {
         let mut seen = false;
         for _ in 0..10 {
             device.step(0.1);
-            seen |= device.take_changed().iter().any(|m| m.name == "Cooling/State" && m.value == Value::Bool(true));
+            seen |= device.changed().any(|m| m.name == "Cooling/State" && m.value == Value::Bool(true));
         }
         assert!(seen);
+    }
+
+    #[test]
+    fn places_are_those_of_the_names() {
+        for (place, name) in [
+            (TEMPERATURE, "Temperature"),
+            (ALERT, "Alert"),
+            (VIBRATION_X, "Vibration/X"),
+            (VIBRATION_Y, "Vibration/Y"),
+            (PRESSURE, "Pressure"),
+            (COOLING_ENABLE, "Cooling/Enable"),
+            (COOLING_STATE, "Cooling/State"),
+        ] {
+            assert_eq!(METRICS[place], name);
+        }
     }
 
     #[test]

@@ -243,10 +243,11 @@ impl Node {
                     out.extend(self.act(action, now_ms));
                 }
                 (Some(device), name, Some(value)) => {
-                    let done = self.device_mut(device).is_some_and(|d| d.write(name, command.alias, value));
+                    let Some(place) = self.devices.iter().position(|d| d.name == *device) else { continue };
+                    let done = self.devices.get_mut(place).is_some_and(|d| d.write(name, command.alias, value));
                     self.counts.writes += u64::from(done);
                     if done {
-                        out.extend(self.data(device, now_ms));
+                        out.extend(self.data(place, now_ms));
                     }
                 }
                 _ => {}
@@ -277,37 +278,37 @@ impl Node {
 
     /// Lets `dt` seconds pass: one DDATA a device with what changed.
     pub fn step(&mut self, dt: f64, now_ms: u64) -> Vec<Message> {
-        let names: Vec<String> = self.devices.iter().map(|d| d.name.clone()).collect();
         let waiting = std::mem::take(&mut self.waiting);
         let mut out: Vec<Message> = waiting.iter().map(|outgoing| self.message(outgoing, now_ms)).collect();
-        for name in names {
-            if let Some(device) = self.device_mut(&name) {
+        let speaks = self.session.is_born() && !self.twist.silent;
+        for place in 0..self.devices.len() {
+            if let Some(device) = self.devices.get_mut(place) {
                 device.step(dt);
             }
-            if self.session.is_born() && !self.twist.silent {
-                out.extend(self.data(&name, now_ms));
+            if speaks {
+                out.extend(self.data(place, now_ms));
             }
         }
         out
     }
 
-    fn data(&mut self, device: &str, now_ms: u64) -> Option<Message> {
-        let changed = self.device_mut(device)?.take_changed();
-        if changed.is_empty() {
-            return None;
-        }
-        let outgoing = self.session.device_data(device)?;
+    fn data(&mut self, place: usize, now_ms: u64) -> Option<Message> {
+        let device = self.devices.get_mut(place)?;
+        device.changed().next()?;
+        let outgoing = self.session.device_data(&device.name)?;
         if self.twist.skip_seq {
             self.session.next_seq();
             self.twist.skip_seq = false;
         }
         let now_ms = self.twist.clock(now_ms);
-        let mut samples = samples(&changed, now_ms);
+        let mut samples = samples(device.changed(), now_ms);
         if self.twist.unknown_alias {
             samples.push(Sample { name: "", alias: Some(999_999), value: Value::Int(1), timestamp: now_ms });
         }
         let metrics = samples.len() as u64;
         let payload = codec::encode(now_ms, outgoing.seq.map(sparkplug::Seq::get), &samples, Form::Data);
+        drop(samples);
+        device.clear_changed();
         Some(Message { topic: outgoing.topic, payload, retain: false, metrics, birth: false })
     }
 
@@ -339,7 +340,7 @@ impl Node {
             Kind::DeviceBirth(name) => {
                 let payload = self.devices.iter_mut().find(|d| d.name == **name).map(|device| {
                     // A birth says everything, so nothing is left for the next data.
-                    device.take_changed();
+                    device.clear_changed();
                     metrics = device.metrics().len() as u64;
                     codec::encode(now_ms, seq, &samples(device.metrics(), now_ms), Form::Birth)
                 });
@@ -356,9 +357,9 @@ impl Node {
     }
 }
 
-fn samples(metrics: &[Metric], now_ms: u64) -> Vec<Sample<'_>> {
+fn samples<'a>(metrics: impl IntoIterator<Item = &'a Metric>, now_ms: u64) -> Vec<Sample<'a>> {
     metrics
-        .iter()
+        .into_iter()
         .map(|m| Sample { name: &m.name, alias: m.alias, value: m.value.clone(), timestamp: now_ms })
         .collect()
 }
