@@ -47,6 +47,8 @@ pub enum Form {
     Birth,
     /// Alias alone where there is one.
     Data,
+    /// As data, each metric marked with `is_historical`: it tells of the past and not of what is now.
+    Historical,
 }
 
 /// Encodes a payload. `seq` is left out of NDEATH.
@@ -72,6 +74,9 @@ fn metric(sample: &Sample<'_>, form: Form) -> payload::Metric {
     }
     if let Some(alias) = sample.alias {
         metric.set_alias(alias);
+    }
+    if form == Form::Historical {
+        metric.set_is_historical(true);
     }
     match &sample.value {
         Value::Double(v) => metric.set_double_value(*v),

@@ -30,6 +30,8 @@ pub struct Twist {
     pub unknown_alias: bool,
     /// Data goes out before the births.
     pub data_before_birth: bool,
+    /// Data is kept back; when this ends, it goes out as historical.
+    pub store: bool,
     /// What a rebirth request leads to.
     pub rebirth: Rebirth,
     /// The connection stands and nothing is said.

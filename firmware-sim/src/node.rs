@@ -18,6 +18,9 @@ const REBIRTH: &str = "Node Control/Rebirth";
 /// Topics a host's STATE can come on: that of 3.0 and that of 2.2.
 const STATE_TOPICS: usize = 2;
 
+/// Most samples that a node keeps back; newer ones are not kept, as in a device whose memory is full.
+const MOST_STORED: usize = 20_000;
+
 /// A message to publish, QoS 0; births and data are never retained by a conforming node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
@@ -88,6 +91,8 @@ pub struct Node {
     leaving: bool,
     /// What devices said of themselves since the last step.
     waiting: Vec<Outgoing>,
+    /// Samples kept back, by device, in order of time.
+    stored: Vec<(usize, Metric, u64)>,
 }
 
 impl Node {
@@ -112,7 +117,7 @@ impl Node {
                 Device::new(name, config.seed, place, config.metrics, |metric| session.assign_alias(metric))
             })
             .collect();
-        Ok(Self { session, devices, counts: NodeCounts::default(), twist: Twist::default(), ready: false, early: Vec::new(), host_left: None, leaving: false, waiting: Vec::new() })
+        Ok(Self { session, devices, counts: NodeCounts::default(), twist: Twist::default(), ready: false, early: Vec::new(), host_left: None, leaving: false, waiting: Vec::new(), stored: Vec::new() })
     }
 
     /// Counts since the start.
@@ -281,6 +286,9 @@ impl Node {
         let waiting = std::mem::take(&mut self.waiting);
         let mut out: Vec<Message> = waiting.iter().map(|outgoing| self.message(outgoing, now_ms)).collect();
         let speaks = self.session.is_born() && !self.twist.silent;
+        if speaks && !self.twist.store && !self.stored.is_empty() {
+            out.extend(self.history(now_ms));
+        }
         for place in 0..self.devices.len() {
             if let Some(device) = self.devices.get_mut(place) {
                 device.step(dt);
@@ -292,9 +300,37 @@ impl Node {
         out
     }
 
+    /// What was kept back: one message a device. A device that is gone by now takes its samples with it.
+    fn history(&mut self, now_ms: u64) -> Vec<Message> {
+        let stored = std::mem::take(&mut self.stored);
+        let mut out = Vec::new();
+        for (place, device) in self.devices.iter().enumerate() {
+            let samples: Vec<Sample<'_>> = stored
+                .iter()
+                .filter(|(of, ..)| *of == place)
+                .map(|(_, m, at)| Sample { name: &m.name, alias: m.alias, value: m.value.clone(), timestamp: *at })
+                .collect();
+            if samples.is_empty() {
+                continue;
+            }
+            let Some(outgoing) = self.session.device_data(&device.name) else { continue };
+            let seq = outgoing.seq.map(sparkplug::Seq::get);
+            let payload = codec::encode(self.twist.clock(now_ms), seq, &samples, Form::Historical);
+            out.push(Message { topic: outgoing.topic, payload, retain: false, metrics: samples.len() as u64, birth: false });
+        }
+        out
+    }
+
     fn data(&mut self, place: usize, now_ms: u64) -> Option<Message> {
         let device = self.devices.get_mut(place)?;
         device.changed().next()?;
+        if self.twist.store {
+            let now_ms = self.twist.clock(now_ms);
+            let room = MOST_STORED.saturating_sub(self.stored.len());
+            self.stored.extend(device.changed().take(room).map(|metric| (place, metric.clone(), now_ms)));
+            device.clear_changed();
+            return None;
+        }
         let outgoing = self.session.device_data(&device.name)?;
         if self.twist.skip_seq {
             self.session.next_seq();
@@ -519,5 +555,23 @@ mod tests {
             let out = node.handle_message("spBv1.0/g/NCMD/n", &ask, 3);
             assert_eq!((out.first().map(|m| m.topic.as_str()), out.len()), (first, count), "{how:?}");
         }
+    }
+
+    #[test]
+    fn data_kept_back_comes_later_as_historical_with_its_own_timestamps() {
+        let mut node = node();
+        node.connect(1);
+        node.ready(1);
+        node.twist().store = true;
+        assert!((2..5).all(|at| node.step(0.1, at).is_empty()));
+        node.twist().store = false;
+        let out = node.step(0.1, 9);
+        assert_eq!(out.len(), 4, "history of two devices, then their data");
+        let history = payload(&out[0].payload);
+        assert!(history.metrics.iter().all(|m| m.is_historical()));
+        let alias = history.metrics[0].alias();
+        let times: Vec<u64> = history.metrics.iter().filter(|m| m.alias() == alias).map(|m| m.timestamp()).collect();
+        assert_eq!(times, [2, 3, 4]);
+        assert!(payload(&out[2].payload).metrics.iter().all(|m| !m.is_historical()));
     }
 }

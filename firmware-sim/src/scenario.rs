@@ -83,6 +83,8 @@ pub enum Kind {
     UnknownAlias,
     /// Data before the births, at the next connection (trap 18).
     DataBeforeBirth,
+    /// Data is kept back for `for`, then goes out at once as historical: many samples of one metric in a message.
+    Historical,
     /// Rebirth requests are not answered.
     IgnoreRebirth,
     /// A rebirth begins with an NDEATH, as if the connection had gone, from now on.
@@ -169,6 +171,7 @@ impl Scenario {
         for (index, fault) in scenario.faults.iter().enumerate() {
             let needs = match fault.kind {
                 Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt if fault.share.is_none() => "share",
+                Kind::Historical if fault.period.is_none() => "for",
                 Kind::ClockSkew if fault.skew.is_none() => "skew",
                 Kind::Set if fault.metric.is_none() => "metric",
                 Kind::Set if fault.value.is_none() => "value",

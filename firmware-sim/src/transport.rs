@@ -322,6 +322,9 @@ impl Runner {
         if self.node.twist().silent && over(Kind::Silence, &faults) {
             self.node.twist().silent = false;
         }
+        if self.node.twist().store && over(Kind::Historical, &faults) {
+            self.node.twist().store = false;
+        }
         if self.node.twist().unknown_alias && over(Kind::UnknownAlias, &faults) {
             self.node.twist().unknown_alias = false;
         }
@@ -346,6 +349,7 @@ impl Runner {
                 Kind::SkipSeq => self.node.twist().skip_seq = true,
                 Kind::RetainBirths => self.node.twist().retain_births = true,
                 Kind::WrongBdseq => self.node.twist().wrong_bdseq = true,
+                Kind::Historical => self.node.twist().store = true,
                 Kind::UnknownAlias => self.node.twist().unknown_alias = true,
                 Kind::DataBeforeBirth => self.node.twist().data_before_birth = true,
                 Kind::Silence => self.node.twist().silent = true,
