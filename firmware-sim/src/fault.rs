@@ -1,5 +1,7 @@
 //! What can be wrong with a node, on request.
 
+use std::collections::VecDeque;
+
 use crate::node::Message;
 use crate::signal::Random;
 
@@ -55,6 +57,35 @@ pub struct Way {
     pub reorder: f64,
     /// One byte of the payload is changed.
     pub corrupt: f64,
+    /// All messages come later, ms; their order stays.
+    pub delay_ms: u64,
+}
+
+/// Most messages under way at once; beyond, the oldest arrive early.
+const MOST_DELAYED: usize = 10_000;
+
+/// Messages under way on a slow line; it ends with its connection.
+#[derive(Debug, Clone, Default)]
+pub struct Line {
+    under_way: VecDeque<(u64, Message)>,
+}
+
+impl Line {
+    /// Puts messages in at `now_ms`, and gives those that arrive by now, in order.
+    pub fn pass(&mut self, delay_ms: u64, messages: Vec<Message>, now_ms: u64) -> Vec<Message> {
+        if delay_ms == 0 && self.under_way.is_empty() {
+            return messages;
+        }
+        self.under_way.extend(messages.into_iter().map(|message| (now_ms.saturating_add(delay_ms), message)));
+        let mut out = Vec::new();
+        while let Some((due, _)) = self.under_way.front() {
+            if *due > now_ms && self.under_way.len() <= MOST_DELAYED {
+                break;
+            }
+            out.extend(self.under_way.pop_front().map(|(_, message)| message));
+        }
+        out
+    }
 }
 
 /// Applies a [`Way`] to messages.
@@ -148,6 +179,16 @@ mod tests {
         assert!(injector.apply(&Way { reorder: 1.0, ..Way::default() }, messages(1)).is_empty());
         injector.reconnected();
         assert_eq!(injector.apply(&Way::default(), messages(2)), messages(2));
+    }
+
+    #[test]
+    fn a_slow_line_keeps_the_order() {
+        let mut line = Line::default();
+        assert!(line.pass(100, messages(2), 0).is_empty());
+        assert!(line.pass(0, messages(1), 50).is_empty(), "what comes after waits behind");
+        assert_eq!(line.pass(0, Vec::new(), 100).len(), 3);
+        assert_eq!(line.pass(0, messages(1), 101).len(), 1);
+        assert_eq!(line.pass(100, messages(MOST_DELAYED + 3), 500).len(), 3, "bounded");
     }
 
     #[test]

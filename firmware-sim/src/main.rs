@@ -26,7 +26,7 @@ enum Output {
 enum Verb {
     /// Run a fleet
     Run {
-        /// Broker address, mqtt://host:port
+        /// Broker address, mqtt://host:port or mqtts://host:port
         #[arg(long)]
         broker: String,
         /// Edge nodes

@@ -46,6 +46,9 @@ pub struct Fault {
     /// Clock skew, ms.
     #[serde(default, deserialize_with = "some_signed")]
     pub skew: Option<i64>,
+    /// For `delay`, ms.
+    #[serde(default, deserialize_with = "some_duration")]
+    pub delay: Option<u64>,
     /// Metric for `set`.
     #[serde(default)]
     pub metric: Option<String>,
@@ -61,6 +64,8 @@ pub struct Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
+    /// Messages come later by `delay`, in order.
+    Delay,
     /// Messages are lost.
     Drop,
     /// Messages come twice.
@@ -171,6 +176,7 @@ impl Scenario {
         for (index, fault) in scenario.faults.iter().enumerate() {
             let needs = match fault.kind {
                 Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt if fault.share.is_none() => "share",
+                Kind::Delay if fault.delay.is_none() => "delay",
                 Kind::Historical if fault.period.is_none() => "for",
                 Kind::ClockSkew if fault.skew.is_none() => "skew",
                 Kind::Set if fault.metric.is_none() => "metric",

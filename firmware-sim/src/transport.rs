@@ -9,7 +9,7 @@ use rumqttc::{AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS,
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::fault::{Injector, Rebirth, Way};
+use crate::fault::{Injector, Line, Rebirth, Way};
 use crate::node::{Message, Node, NodeCounts, Will};
 use crate::scenario::{Fault, Kind, covers};
 
@@ -216,6 +216,7 @@ impl Runner {
         injector: &mut Injector,
         outcome: &mut Outcome,
     ) -> End {
+        let mut line = Line::default();
         let mut acks = 0;
         let wanted = self.node.filters();
         let mut ticks = tokio::time::interval_at(Instant::now() + self.phase(), self.period);
@@ -268,7 +269,10 @@ impl Runner {
                 }
             };
             let way = self.way(started);
-            for message in injector.apply(&way, messages) {
+            // A death must not be overtaken by DISCONNECT.
+            let now = if self.node.is_leaving() { u64::MAX } else { elapsed_ms(started) };
+            let messages = line.pass(way.delay_ms, injector.apply(&way, messages), now);
+            for message in messages {
                 send(&client, message, &mut outcome.tally);
             }
             if self.node.is_leaving() {
@@ -303,6 +307,7 @@ impl Runner {
                 Kind::Duplicate => way.duplicate = share,
                 Kind::Reorder => way.reorder = share,
                 Kind::Corrupt => way.corrupt = share,
+                Kind::Delay => way.delay_ms = fault.delay.unwrap_or(0),
                 _ => {}
             }
         }
@@ -363,7 +368,7 @@ impl Runner {
                 Kind::DeviceDeath => self.device_death(&fault),
                 Kind::Clone => self.clone_identity(&fault),
                 Kind::Set => self.set(&fault),
-                Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt => {}
+                Kind::Delay | Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt => {}
             }
         }
         end
