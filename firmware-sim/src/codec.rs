@@ -64,7 +64,10 @@ pub fn encode(timestamp: u64, seq: Option<u8>, samples: &[Sample<'_>], form: For
     payload.write_to_bytes().unwrap_or_default()
 }
 
-#[expect(clippy::cast_sign_loss, reason = "Sparkplug puts Int64 into an unsigned field, two's complement")]
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "Sparkplug puts Int64 into an unsigned field, two's complement"
+)]
 fn metric(sample: &Sample<'_>, form: Form) -> payload::Metric {
     let mut metric = payload::Metric::new();
     metric.set_timestamp(sample.timestamp);
@@ -115,7 +118,10 @@ pub fn commands(bytes: &[u8]) -> Result<Vec<Command>, sparkplug_rs::protobuf::Er
         .collect())
 }
 
-#[expect(clippy::cast_possible_wrap, reason = "Sparkplug puts Int64 into an unsigned field, two's complement")]
+#[expect(
+    clippy::cast_possible_wrap,
+    reason = "Sparkplug puts Int64 into an unsigned field, two's complement"
+)]
 fn value(metric: &payload::Metric) -> Option<Value> {
     if metric.has_boolean_value() {
         Some(Value::Bool(metric.boolean_value()))
@@ -139,17 +145,33 @@ mod tests {
     use super::*;
 
     fn sample(value: Value) -> Sample<'static> {
-        Sample { name: "M", alias: Some(3), value, timestamp: 7 }
+        Sample {
+            name: "M",
+            alias: Some(3),
+            value,
+            timestamp: 7,
+        }
     }
 
     #[test]
     fn births_carry_names_and_types_and_data_the_alias_alone() {
-        let birth = Payload::parse_from_bytes(&encode(1, Some(0), &[sample(Value::Bool(false))], Form::Birth)).unwrap();
+        let birth = Payload::parse_from_bytes(&encode(
+            1,
+            Some(0),
+            &[sample(Value::Bool(false))],
+            Form::Birth,
+        ))
+        .unwrap();
         let metric = &birth.metrics[0];
-        assert_eq!((metric.name(), metric.alias(), metric.datatype()), ("M", 3, 11));
+        assert_eq!(
+            (metric.name(), metric.alias(), metric.datatype()),
+            ("M", 3, 11)
+        );
         assert!(metric.has_boolean_value(), "false is present, not left out");
         assert!(birth.has_seq());
-        let data = Payload::parse_from_bytes(&encode(1, None, &[sample(Value::Int(-5))], Form::Data)).unwrap();
+        let data =
+            Payload::parse_from_bytes(&encode(1, None, &[sample(Value::Int(-5))], Form::Data))
+                .unwrap();
         assert!(!data.metrics[0].has_name() && !data.metrics[0].has_datatype() && !data.has_seq());
         assert_eq!(data.metrics[0].long_value(), (-5i64).cast_unsigned());
     }
@@ -158,7 +180,14 @@ mod tests {
     fn commands_are_read_back() {
         let bytes = encode(1, None, &[sample(Value::Double(2.5))], Form::Birth);
         let read = commands(&bytes).unwrap();
-        assert_eq!(read[0], Command { name: Some("M".into()), alias: Some(3), value: Some(Value::Double(2.5)) });
+        assert_eq!(
+            read[0],
+            Command {
+                name: Some("M".into()),
+                alias: Some(3),
+                value: Some(Value::Double(2.5))
+            }
+        );
         assert!(commands(&[0xFF; 9]).is_err());
     }
 }

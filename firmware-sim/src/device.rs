@@ -5,7 +5,15 @@ use crate::signal::{ALERT_ABOVE, Heat, Vibration, Walk};
 
 /// Metrics that every device has, in the order of its payloads.
 pub const METRICS: [&str; 10] = [
-    "Temperature", "Alert", "Vibration/X", "Vibration/Y", "Pressure", "Level", "Flow", "Running", "Cooling/Enable",
+    "Temperature",
+    "Alert",
+    "Vibration/X",
+    "Vibration/Y",
+    "Pressure",
+    "Level",
+    "Flow",
+    "Running",
+    "Cooling/Enable",
     "Cooling/State",
 ];
 // Places in `METRICS`.
@@ -61,7 +69,13 @@ pub struct Device {
 
 impl Device {
     /// A device with at least [`METRICS`], and generic ones up to `count`.
-    pub fn new(name: &str, seed: u64, place: u64, count: usize, mut alias: impl FnMut(&str) -> Option<u64>) -> Self {
+    pub fn new(
+        name: &str,
+        seed: u64,
+        place: u64,
+        count: usize,
+        mut alias: impl FnMut(&str) -> Option<u64>,
+    ) -> Self {
         let extra = (METRICS.len()..count).map(|i| format!("Channel/{}", i - METRICS.len()));
         let metrics: Vec<Metric> = METRICS
             .iter()
@@ -74,13 +88,25 @@ impl Device {
                     "Cooling/Enable" | "Cooling/State" => Value::Bool(false),
                     _ => Value::Double(0.0),
                 };
-                Metric { alias: alias(&name), name, value, changed: true }
+                Metric {
+                    alias: alias(&name),
+                    name,
+                    value,
+                    changed: true,
+                }
             })
             .collect();
         let middles = [6.0, 50.0, 12.0];
         let walks = (0..3 + count.saturating_sub(METRICS.len()) as u64)
             .zip(middles.into_iter().chain(std::iter::repeat(100.0)))
-            .map(|(i, middle)| Walk::new(seed, place.wrapping_mul(31).wrapping_add(i), middle, middle * 0.2))
+            .map(|(i, middle)| {
+                Walk::new(
+                    seed,
+                    place.wrapping_mul(31).wrapping_add(i),
+                    middle,
+                    middle * 0.2,
+                )
+            })
             .collect();
         let mut device = Self {
             name: name.to_owned(),
@@ -120,11 +146,18 @@ impl Device {
         let cooled = self.is(COOLING_STATE);
         let temperature = self.heat.step(dt, cooled);
         self.set(TEMPERATURE, Value::Double(round(temperature)));
-        let limit = if self.alert { ALERT_ABOVE - ALERT_HYSTERESIS } else { ALERT_ABOVE };
+        let limit = if self.alert {
+            ALERT_ABOVE - ALERT_HYSTERESIS
+        } else {
+            ALERT_ABOVE
+        };
         let alert = temperature > limit;
         if alert != self.alert {
             self.alert = alert;
-            self.set(ALERT, Value::Text(if alert { "ALERT" } else { "OK" }.to_owned()));
+            self.set(
+                ALERT,
+                Value::Text(if alert { "ALERT" } else { "OK" }.to_owned()),
+            );
         }
         let (x, y) = self.vibration.step(dt);
         self.set(VIBRATION_X, Value::Double(x));
@@ -154,7 +187,11 @@ impl Device {
             }
         }
         // The press's own controller ends the cooling, as it would in a plant.
-        self.cool_s = if wanted && temperature < 75.0 { self.cool_s + dt } else { 0.0 };
+        self.cool_s = if wanted && temperature < 75.0 {
+            self.cool_s + dt
+        } else {
+            0.0
+        };
         if self.cool_s > COOLING_HOLD_S {
             self.cool_s = 0.0;
             self.set(COOLING_ENABLE, Value::Bool(false));
@@ -162,7 +199,9 @@ impl Device {
     }
 
     fn is(&self, place: usize) -> bool {
-        self.metrics.get(place).is_some_and(|m| m.value == Value::Bool(true))
+        self.metrics
+            .get(place)
+            .is_some_and(|m| m.value == Value::Bool(true))
     }
 
     fn set(&mut self, place: usize, value: Value) {
@@ -226,7 +265,11 @@ mod tests {
         let mut device = device();
         device.clear_changed();
         assert!(device.write(Some("Cooling/Enable"), None, &Value::Bool(true)));
-        assert!(device.changed().any(|m| m.name == "Cooling/Enable" && m.value == Value::Bool(true)));
+        assert!(
+            device
+                .changed()
+                .any(|m| m.name == "Cooling/Enable" && m.value == Value::Bool(true))
+        );
         assert!(!device.write(Some("Temperature"), None, &Value::Double(1.0)));
         assert!(!device.write(Some("Nope"), None, &Value::Bool(true)));
         assert!(!device.write(Some("Cooling/Enable"), None, &Value::Double(1.0)));
@@ -234,7 +277,9 @@ mod tests {
         let mut seen = false;
         for _ in 0..10 {
             device.step(0.1);
-            seen |= device.changed().any(|m| m.name == "Cooling/State" && m.value == Value::Bool(true));
+            seen |= device
+                .changed()
+                .any(|m| m.name == "Cooling/State" && m.value == Value::Bool(true));
         }
         assert!(seen);
     }
@@ -259,6 +304,11 @@ mod tests {
         let mut device = device();
         device.force("Temperature", Value::Double(99.0));
         device.step(0.1);
-        assert!(device.metrics().iter().any(|m| m.name == "Temperature" && m.value == Value::Double(99.0)));
+        assert!(
+            device
+                .metrics()
+                .iter()
+                .any(|m| m.name == "Temperature" && m.value == Value::Double(99.0))
+        );
     }
 }

@@ -76,7 +76,11 @@ impl Line {
         if delay_ms == 0 && self.under_way.is_empty() {
             return messages;
         }
-        self.under_way.extend(messages.into_iter().map(|message| (now_ms.saturating_add(delay_ms), message)));
+        self.under_way.extend(
+            messages
+                .into_iter()
+                .map(|message| (now_ms.saturating_add(delay_ms), message)),
+        );
         let mut out = Vec::new();
         while let Some((due, _)) = self.under_way.front() {
             if *due > now_ms && self.under_way.len() <= MOST_DELAYED {
@@ -100,7 +104,11 @@ impl Injector {
     /// Nothing held.
     #[must_use]
     pub fn new(seed: u64, place: u64) -> Self {
-        Self { random: Random::new(seed ^ 0xFA17, place), held: None, injected: 0 }
+        Self {
+            random: Random::new(seed ^ 0xFA17, place),
+            held: None,
+            injected: 0,
+        }
     }
 
     /// Faults put in so far.
@@ -127,7 +135,8 @@ impl Injector {
             }
             if self.random.chance(way.corrupt) {
                 self.injected += 1;
-                let at = usize::try_from(self.random.next_u64()).unwrap_or(0) % message.payload.len().max(1);
+                let at = usize::try_from(self.random.next_u64()).unwrap_or(0)
+                    % message.payload.len().max(1);
                 if let Some(byte) = message.payload.get_mut(at) {
                     *byte ^= 0x55;
                 }
@@ -154,7 +163,15 @@ mod tests {
     use super::*;
 
     fn messages(n: usize) -> Vec<Message> {
-        (0..n).map(|i| Message { topic: i.to_string(), payload: vec![0; 4], retain: false, metrics: 1, birth: false }).collect()
+        (0..n)
+            .map(|i| Message {
+                topic: i.to_string(),
+                payload: vec![0; 4],
+                retain: false,
+                metrics: 1,
+                birth: false,
+            })
+            .collect()
     }
 
     #[test]
@@ -165,18 +182,55 @@ mod tests {
             assert!(expect(&out), "{way:?}: {}", out.len());
             assert!(injector.injected() > 0);
         };
-        check(Way { drop: 0.1, ..Way::default() }, |out| (850..950).contains(&out.len()));
-        check(Way { duplicate: 0.1, ..Way::default() }, |out| (1050..1150).contains(&out.len()));
-        check(Way { reorder: 0.1, ..Way::default() }, |out| {
-            (999..=1000).contains(&out.len()) && out.windows(2).any(|w| w[0].topic.parse::<u32>().unwrap() > w[1].topic.parse::<u32>().unwrap())
-        });
-        check(Way { corrupt: 0.1, ..Way::default() }, |out| out.iter().any(|m| m.payload.contains(&0x55)));
+        check(
+            Way {
+                drop: 0.1,
+                ..Way::default()
+            },
+            |out| (850..950).contains(&out.len()),
+        );
+        check(
+            Way {
+                duplicate: 0.1,
+                ..Way::default()
+            },
+            |out| (1050..1150).contains(&out.len()),
+        );
+        check(
+            Way {
+                reorder: 0.1,
+                ..Way::default()
+            },
+            |out| {
+                (999..=1000).contains(&out.len())
+                    && out.windows(2).any(|w| {
+                        w[0].topic.parse::<u32>().unwrap() > w[1].topic.parse::<u32>().unwrap()
+                    })
+            },
+        );
+        check(
+            Way {
+                corrupt: 0.1,
+                ..Way::default()
+            },
+            |out| out.iter().any(|m| m.payload.contains(&0x55)),
+        );
     }
 
     #[test]
     fn what_is_held_back_does_not_reach_the_next_connection() {
         let mut injector = Injector::new(1, 1);
-        assert!(injector.apply(&Way { reorder: 1.0, ..Way::default() }, messages(1)).is_empty());
+        assert!(
+            injector
+                .apply(
+                    &Way {
+                        reorder: 1.0,
+                        ..Way::default()
+                    },
+                    messages(1)
+                )
+                .is_empty()
+        );
         injector.reconnected();
         assert_eq!(injector.apply(&Way::default(), messages(2)), messages(2));
     }
@@ -185,10 +239,17 @@ mod tests {
     fn a_slow_line_keeps_the_order() {
         let mut line = Line::default();
         assert!(line.pass(100, messages(2), 0).is_empty());
-        assert!(line.pass(0, messages(1), 50).is_empty(), "what comes after waits behind");
+        assert!(
+            line.pass(0, messages(1), 50).is_empty(),
+            "what comes after waits behind"
+        );
         assert_eq!(line.pass(0, Vec::new(), 100).len(), 3);
         assert_eq!(line.pass(0, messages(1), 101).len(), 1);
-        assert_eq!(line.pass(100, messages(MOST_DELAYED + 3), 500).len(), 3, "bounded");
+        assert_eq!(
+            line.pass(100, messages(MOST_DELAYED + 3), 500).len(),
+            3,
+            "bounded"
+        );
     }
 
     #[test]

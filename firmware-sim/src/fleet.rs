@@ -120,11 +120,20 @@ impl Fleet {
     /// [`FleetError`].
     pub fn start(config: &FleetConfig) -> Result<Self, FleetError> {
         let broker: Broker = config.broker.parse()?;
-        let scenario = config.scenario.as_deref().map(Scenario::read).transpose()?.unwrap_or_default();
+        let scenario = config
+            .scenario
+            .as_deref()
+            .map(Scenario::read)
+            .transpose()?
+            .unwrap_or_default();
         if !(0.001..=1000.0).contains(&config.rate_hz) {
             return Err(FleetError::Rate(config.rate_hz));
         }
-        let transport = if broker.tls { crate::tls::transport()? } else { rumqttc::Transport::Tcp };
+        let transport = if broker.tls {
+            crate::tls::transport()?
+        } else {
+            rumqttc::Transport::Tcp
+        };
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         for place in 1..=config.nodes as u64 {
@@ -132,7 +141,9 @@ impl Fleet {
             let node = Node::new(&NodeConfig {
                 group: config.group.clone(),
                 name: name.clone(),
-                devices: (1..=config.devices_per_node).map(|i| format!("press-{i}")).collect(),
+                devices: (1..=config.devices_per_node)
+                    .map(|i| format!("press-{i}"))
+                    .collect(),
                 metrics: config.metrics,
                 seed: config.seed,
                 place,
@@ -141,7 +152,12 @@ impl Fleet {
             .map_err(|error| FleetError::Group(config.group.clone(), error))?;
             let runner = Runner {
                 node,
-                faults: scenario.faults.iter().filter(|f| covers(&f.node, &name)).cloned().collect(),
+                faults: scenario
+                    .faults
+                    .iter()
+                    .filter(|f| covers(&f.node, &name))
+                    .cloned()
+                    .collect(),
                 name,
                 group: config.group.clone(),
                 broker: broker.clone(),
@@ -155,13 +171,22 @@ impl Fleet {
             };
             tasks.spawn(runner.run(stopped.clone()));
         }
-        Ok(Self { stop, tasks, nodes: config.nodes, devices: config.nodes * config.devices_per_node })
+        Ok(Self {
+            stop,
+            tasks,
+            nodes: config.nodes,
+            devices: config.nodes * config.devices_per_node,
+        })
     }
 
     /// Stops all nodes, each with its death, and tells what they did.
     pub async fn stop(mut self) -> Report {
         let _ = self.stop.send(true);
-        let mut report = Report { nodes: self.nodes as u64, devices: self.devices as u64, ..Report::default() };
+        let mut report = Report {
+            nodes: self.nodes as u64,
+            devices: self.devices as u64,
+            ..Report::default()
+        };
         while let Some(outcome) = self.tasks.join_next().await {
             let Ok(outcome) = outcome else { continue };
             report.messages += outcome.tally.messages;

@@ -63,8 +63,23 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let Verb::Run { broker, nodes, devices, metrics, rate, seconds, scenario, seed, group, primary_host, output } = Cli::parse().verb;
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).init();
+    let Verb::Run {
+        broker,
+        nodes,
+        devices,
+        metrics,
+        rate,
+        seconds,
+        scenario,
+        seed,
+        group,
+        primary_host,
+        output,
+    } = Cli::parse().verb;
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing::Level::INFO)
+        .init();
     let config = FleetConfig {
         broker,
         group,
@@ -76,7 +91,10 @@ fn main() -> ExitCode {
         scenario,
         primary_host,
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("firmware-sim: tokio runtime: {error}");
@@ -97,7 +115,10 @@ fn main() -> ExitCode {
 
 async fn run(config: FleetConfig, seconds: Option<u64>, output: Output) -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut term, mut int) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let fleet = Fleet::start(&config)?;
     let started = Instant::now();
     let shown = std::io::stderr().is_terminal();

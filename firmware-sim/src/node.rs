@@ -114,10 +114,23 @@ impl Node {
             .map(|(name, i)| {
                 session.add_device(name);
                 let place = config.place.wrapping_mul(1009).wrapping_add(i);
-                Device::new(name, config.seed, place, config.metrics, |metric| session.assign_alias(metric))
+                Device::new(name, config.seed, place, config.metrics, |metric| {
+                    session.assign_alias(metric)
+                })
             })
             .collect();
-        Ok(Self { session, devices, counts: NodeCounts::default(), twist: Twist::default(), ready: false, early: Vec::new(), host_left: None, leaving: false, waiting: Vec::new(), stored: Vec::new() })
+        Ok(Self {
+            session,
+            devices,
+            counts: NodeCounts::default(),
+            twist: Twist::default(),
+            ready: false,
+            early: Vec::new(),
+            host_left: None,
+            leaving: false,
+            waiting: Vec::new(),
+            stored: Vec::new(),
+        })
     }
 
     /// Counts since the start.
@@ -167,8 +180,15 @@ impl Node {
         self.leaving = false;
         self.early.clear();
         self.waiting.clear();
-        let bdseq = if self.twist.wrong_bdseq { will.bdseq.wrapping_add(7) } else { will.bdseq };
-        Will { topic: will.topic, payload: death(bdseq, now_ms) }
+        let bdseq = if self.twist.wrong_bdseq {
+            will.bdseq.wrapping_add(7)
+        } else {
+            will.bdseq
+        };
+        Will {
+            topic: will.topic,
+            payload: death(bdseq, now_ms),
+        }
     }
 
     /// Filters to subscribe to, QoS 1.
@@ -185,10 +205,19 @@ impl Node {
         if self.twist.data_before_birth
             && let Some(device) = self.devices.first()
         {
-            let topic = self.session.node().device_topic(sparkplug::topic::DeviceVerb::Data, &device.name);
+            let topic = self
+                .session
+                .node()
+                .device_topic(sparkplug::topic::DeviceVerb::Data, &device.name);
             let samples = samples(device.metrics(), now_ms);
             let payload = codec::encode(now_ms, Some(200), &samples, Form::Data);
-            out.push(Message { topic, payload, retain: false, metrics: samples.len() as u64, birth: false });
+            out.push(Message {
+                topic,
+                payload,
+                retain: false,
+                metrics: samples.len() as u64,
+                birth: false,
+            });
         }
         out.extend(self.act(action, now_ms));
         for (topic, payload) in std::mem::take(&mut self.early) {
@@ -228,7 +257,9 @@ impl Node {
             return self.handle_state(topic, payload, now_ms);
         }
         // A command that can't be read is ignored: a node must survive what it does not know.
-        let Ok(commands) = codec::commands(payload) else { return Vec::new() };
+        let Ok(commands) = codec::commands(payload) else {
+            return Vec::new();
+        };
         self.counts.commands += commands.len() as u64;
         let device = topic.splitn(5, '/').nth(4).map(str::to_owned);
         let mut out = Vec::new();
@@ -242,14 +273,25 @@ impl Node {
                     if self.twist.rebirth == Rebirth::WithDeath && self.session.is_born() {
                         let topic = self.session.node().topic(sparkplug::topic::NodeVerb::Death);
                         let payload = death(self.session.bdseq(), now_ms);
-                        out.push(Message { topic, payload, retain: false, metrics: 1, birth: false });
+                        out.push(Message {
+                            topic,
+                            payload,
+                            retain: false,
+                            metrics: 1,
+                            birth: false,
+                        });
                     }
                     let action = self.session.rebirth();
                     out.extend(self.act(action, now_ms));
                 }
                 (Some(device), name, Some(value)) => {
-                    let Some(place) = self.devices.iter().position(|d| d.name == *device) else { continue };
-                    let done = self.devices.get_mut(place).is_some_and(|d| d.write(name, command.alias, value));
+                    let Some(place) = self.devices.iter().position(|d| d.name == *device) else {
+                        continue;
+                    };
+                    let done = self
+                        .devices
+                        .get_mut(place)
+                        .is_some_and(|d| d.write(name, command.alias, value));
                     self.counts.writes += u64::from(done);
                     if done {
                         out.extend(self.data(place, now_ms));
@@ -263,12 +305,15 @@ impl Node {
 
     /// With one server there is none to walk to: a node that waits already keeps its connection.
     fn handle_state(&mut self, topic: &str, payload: &[u8], now_ms: u64) -> Vec<Message> {
-        let state = HostState::parse(payload).ok().or_else(|| HostState::parse_legacy(payload));
+        let state = HostState::parse(payload)
+            .ok()
+            .or_else(|| HostState::parse_legacy(payload));
         if let Some(state) = state
             && !self.session.is_born()
         {
             if state.online {
-                if matches!((self.host_left, state.timestamp), (Some(left), Some(came)) if came < left) {
+                if matches!((self.host_left, state.timestamp), (Some(left), Some(came)) if came < left)
+                {
                     return Vec::new();
                 }
                 self.host_left = None;
@@ -284,7 +329,10 @@ impl Node {
     /// Lets `dt` seconds pass: one DDATA a device with what changed.
     pub fn step(&mut self, dt: f64, now_ms: u64) -> Vec<Message> {
         let waiting = std::mem::take(&mut self.waiting);
-        let mut out: Vec<Message> = waiting.iter().map(|outgoing| self.message(outgoing, now_ms)).collect();
+        let mut out: Vec<Message> = waiting
+            .iter()
+            .map(|outgoing| self.message(outgoing, now_ms))
+            .collect();
         let speaks = self.session.is_born() && !self.twist.silent;
         if speaks && !self.twist.store && !self.stored.is_empty() {
             out.extend(self.history(now_ms));
@@ -308,15 +356,28 @@ impl Node {
             let samples: Vec<Sample<'_>> = stored
                 .iter()
                 .filter(|(of, ..)| *of == place)
-                .map(|(_, m, at)| Sample { name: &m.name, alias: m.alias, value: m.value.clone(), timestamp: *at })
+                .map(|(_, m, at)| Sample {
+                    name: &m.name,
+                    alias: m.alias,
+                    value: m.value.clone(),
+                    timestamp: *at,
+                })
                 .collect();
             if samples.is_empty() {
                 continue;
             }
-            let Some(outgoing) = self.session.device_data(&device.name) else { continue };
+            let Some(outgoing) = self.session.device_data(&device.name) else {
+                continue;
+            };
             let seq = outgoing.seq.map(sparkplug::Seq::get);
             let payload = codec::encode(self.twist.clock(now_ms), seq, &samples, Form::Historical);
-            out.push(Message { topic: outgoing.topic, payload, retain: false, metrics: samples.len() as u64, birth: false });
+            out.push(Message {
+                topic: outgoing.topic,
+                payload,
+                retain: false,
+                metrics: samples.len() as u64,
+                birth: false,
+            });
         }
         out
     }
@@ -327,7 +388,12 @@ impl Node {
         if self.twist.store {
             let now_ms = self.twist.clock(now_ms);
             let room = MOST_STORED.saturating_sub(self.stored.len());
-            self.stored.extend(device.changed().take(room).map(|metric| (place, metric.clone(), now_ms)));
+            self.stored.extend(
+                device
+                    .changed()
+                    .take(room)
+                    .map(|metric| (place, metric.clone(), now_ms)),
+            );
             device.clear_changed();
             return None;
         }
@@ -339,22 +405,44 @@ impl Node {
         let now_ms = self.twist.clock(now_ms);
         let mut samples = samples(device.changed(), now_ms);
         if self.twist.unknown_alias {
-            samples.push(Sample { name: "", alias: Some(999_999), value: Value::Int(1), timestamp: now_ms });
+            samples.push(Sample {
+                name: "",
+                alias: Some(999_999),
+                value: Value::Int(1),
+                timestamp: now_ms,
+            });
         }
         let metrics = samples.len() as u64;
-        let payload = codec::encode(now_ms, outgoing.seq.map(sparkplug::Seq::get), &samples, Form::Data);
+        let payload = codec::encode(
+            now_ms,
+            outgoing.seq.map(sparkplug::Seq::get),
+            &samples,
+            Form::Data,
+        );
         drop(samples);
         device.clear_changed();
-        Some(Message { topic: outgoing.topic, payload, retain: false, metrics, birth: false })
+        Some(Message {
+            topic: outgoing.topic,
+            payload,
+            retain: false,
+            metrics,
+            birth: false,
+        })
     }
 
     fn act(&mut self, action: EdgeAction, now_ms: u64) -> Vec<Message> {
         match action {
             EdgeAction::None => Vec::new(),
-            EdgeAction::Send(list) => list.iter().map(|outgoing| self.message(outgoing, now_ms)).collect(),
+            EdgeAction::Send(list) => list
+                .iter()
+                .map(|outgoing| self.message(outgoing, now_ms))
+                .collect(),
             EdgeAction::Leave { death, server: _ } => {
                 self.leaving = true;
-                death.iter().map(|outgoing| self.message(outgoing, now_ms)).collect()
+                death
+                    .iter()
+                    .map(|outgoing| self.message(outgoing, now_ms))
+                    .collect()
             }
         }
     }
@@ -366,212 +454,81 @@ impl Node {
         let payload = match &outgoing.kind {
             Kind::NodeBirth { bdseq } => {
                 let samples = [
-                    Sample { name: "bdSeq", alias: None, value: Value::Int(i64::from(*bdseq)), timestamp: now_ms },
-                    Sample { name: REBIRTH, alias: None, value: Value::Bool(false), timestamp: now_ms },
-                    Sample { name: "Properties/Hardware", alias: None, value: Value::Text("firmware-sim".to_owned()), timestamp: now_ms },
+                    Sample {
+                        name: "bdSeq",
+                        alias: None,
+                        value: Value::Int(i64::from(*bdseq)),
+                        timestamp: now_ms,
+                    },
+                    Sample {
+                        name: REBIRTH,
+                        alias: None,
+                        value: Value::Bool(false),
+                        timestamp: now_ms,
+                    },
+                    Sample {
+                        name: "Properties/Hardware",
+                        alias: None,
+                        value: Value::Text("firmware-sim".to_owned()),
+                        timestamp: now_ms,
+                    },
                 ];
                 metrics = samples.len() as u64;
                 codec::encode(now_ms, seq, &samples, Form::Birth)
             }
             Kind::DeviceBirth(name) => {
-                let payload = self.devices.iter_mut().find(|d| d.name == **name).map(|device| {
-                    // A birth says everything, so nothing is left for the next data.
-                    device.clear_changed();
-                    metrics = device.metrics().len() as u64;
-                    codec::encode(now_ms, seq, &samples(device.metrics(), now_ms), Form::Birth)
-                });
+                let payload = self
+                    .devices
+                    .iter_mut()
+                    .find(|d| d.name == **name)
+                    .map(|device| {
+                        // A birth says everything, so nothing is left for the next data.
+                        device.clear_changed();
+                        metrics = device.metrics().len() as u64;
+                        codec::encode(now_ms, seq, &samples(device.metrics(), now_ms), Form::Birth)
+                    });
                 payload.unwrap_or_default()
             }
-            Kind::NodeData | Kind::DeviceData(_) | Kind::DeviceDeath(_) => codec::encode(now_ms, seq, &[], Form::Data),
+            Kind::NodeData | Kind::DeviceData(_) | Kind::DeviceDeath(_) => {
+                codec::encode(now_ms, seq, &[], Form::Data)
+            }
             Kind::NodeDeath { bdseq } => {
                 metrics = 1;
                 death(*bdseq, now_ms)
             }
         };
         let birth = matches!(outgoing.kind, Kind::NodeBirth { .. } | Kind::DeviceBirth(_));
-        Message { topic: outgoing.topic.clone(), payload, retain: birth && self.twist.retain_births, metrics, birth }
+        Message {
+            topic: outgoing.topic.clone(),
+            payload,
+            retain: birth && self.twist.retain_births,
+            metrics,
+            birth,
+        }
     }
 }
 
 fn samples<'a>(metrics: impl IntoIterator<Item = &'a Metric>, now_ms: u64) -> Vec<Sample<'a>> {
     metrics
         .into_iter()
-        .map(|m| Sample { name: &m.name, alias: m.alias, value: m.value.clone(), timestamp: now_ms })
+        .map(|m| Sample {
+            name: &m.name,
+            alias: m.alias,
+            value: m.value.clone(),
+            timestamp: now_ms,
+        })
         .collect()
 }
 
 fn death(bdseq: u8, now_ms: u64) -> Vec<u8> {
-    let sample = Sample { name: "bdSeq", alias: None, value: Value::Int(i64::from(bdseq)), timestamp: now_ms };
+    let sample = Sample {
+        name: "bdSeq",
+        alias: None,
+        value: Value::Int(i64::from(bdseq)),
+        timestamp: now_ms,
+    };
     codec::encode(now_ms, None, &[sample], Form::Birth)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use sparkplug_rs::Payload;
-    use sparkplug_rs::protobuf::Message as _;
-
-    fn node() -> Node {
-        Node::new(&NodeConfig {
-            group: "g".into(),
-            name: "n".into(),
-            devices: vec!["a".into(), "b".into()],
-            metrics: 10,
-            seed: 1,
-            place: 0,
-            primary_host: None,
-        })
-        .unwrap()
-    }
-
-    fn payload(bytes: &[u8]) -> Payload {
-        Payload::parse_from_bytes(bytes).unwrap()
-    }
-
-    #[test]
-    fn births_come_in_order_with_one_seq_for_all() {
-        let mut node = node();
-        let will = node.connect(5);
-        let births = node.ready(5);
-        let topics: Vec<&str> = births.iter().map(|m| m.topic.as_str()).collect();
-        assert_eq!(topics, ["spBv1.0/g/NBIRTH/n", "spBv1.0/g/DBIRTH/n/a", "spBv1.0/g/DBIRTH/n/b"]);
-        let seqs: Vec<u64> = births.iter().map(|m| payload(&m.payload).seq()).collect();
-        assert_eq!(seqs, [0, 1, 2]);
-        assert_eq!(payload(&will.payload).metrics[0].long_value(), payload(&births[0].payload).metrics[0].long_value());
-        assert!(!payload(&will.payload).has_seq());
-        let aliases: Vec<u64> = births[1..].iter().flat_map(|m| payload(&m.payload).metrics.iter().map(|x| x.alias()).collect::<Vec<_>>()).collect();
-        let mut unique = aliases.clone();
-        unique.sort_unstable();
-        unique.dedup();
-        assert_eq!(unique.len(), aliases.len(), "aliases are unique over the node");
-    }
-
-    #[test]
-    fn bdseq_rises_with_every_connect() {
-        let mut node = node();
-        let all: Vec<u64> = (0..3).map(|_| payload(&node.connect(1).payload).metrics[0].long_value()).collect();
-        assert_eq!(all, [0, 1, 2]);
-    }
-
-    #[test]
-    fn a_rebirth_repeats_births_without_death_and_with_the_same_bdseq() {
-        let mut node = node();
-        node.connect(1);
-        node.ready(1);
-        node.step(0.1, 2);
-        let ask = codec::encode(3, None, &[Sample { name: REBIRTH, alias: None, value: Value::Bool(true), timestamp: 3 }], Form::Birth);
-        let again = node.handle_message("spBv1.0/g/NCMD/n", &ask, 3);
-        assert_eq!(again.len(), 3);
-        let birth = payload(&again[0].payload);
-        assert_eq!((birth.seq(), birth.metrics[0].long_value()), (0, 0));
-    }
-
-    #[test]
-    fn a_write_is_echoed_at_once_and_unknown_commands_are_survived() {
-        let mut node = node();
-        node.connect(1);
-        node.ready(1);
-        let write = codec::encode(3, None, &[Sample { name: "Cooling/Enable", alias: None, value: Value::Bool(true), timestamp: 3 }], Form::Birth);
-        let echo = node.handle_message("spBv1.0/g/DCMD/n/a", &write, 3);
-        assert_eq!(echo.len(), 1);
-        assert_eq!(echo[0].topic, "spBv1.0/g/DDATA/n/a");
-        assert!(node.handle_message("spBv1.0/g/DCMD/n/zzz", &write, 3).is_empty());
-        assert!(node.handle_message("spBv1.0/g/NCMD/n", &[1, 2, 3], 3).is_empty());
-        assert_eq!(node.counts().writes, 1);
-    }
-
-    #[test]
-    fn seq_wraps_after_255() {
-        let mut node = node();
-        node.connect(1);
-        node.ready(1);
-        let mut last = 2;
-        for i in 0..600 {
-            for message in node.step(0.1, i) {
-                let seq = payload(&message.payload).seq();
-                assert_eq!(seq, (last + 1) % 256);
-                last = seq;
-            }
-        }
-    }
-
-    #[test]
-    fn a_node_leaves_with_its_host_and_waits_for_it_with_the_next_bdseq() {
-        let mut node = Node::new(&NodeConfig {
-            group: "g".into(),
-            name: "n".into(),
-            devices: vec!["a".into()],
-            metrics: 10,
-            seed: 1,
-            place: 0,
-            primary_host: Some("h".into()),
-        })
-        .unwrap();
-        let topic = "spBv1.0/STATE/h";
-        let state = |online: bool, at: u64| format!("{{\"online\":{online},\"timestamp\":{at}}}").into_bytes();
-        node.connect(1);
-        assert!(node.handle_message(topic, &state(true, 5), 1).is_empty(), "not before the subscriptions stand");
-        assert_eq!(node.ready(1).len(), 2, "but it is not forgotten");
-        let death = node.handle_message(topic, &state(false, 6), 2);
-        assert_eq!(death.iter().map(|m| m.topic.as_str()).collect::<Vec<_>>(), ["spBv1.0/g/NDEATH/n"]);
-        assert!(node.is_leaving() && !node.is_born());
-        node.disconnected();
-
-        assert_eq!(payload(&node.connect(3).payload).metrics[0].long_value(), 1);
-        assert!(node.ready(3).is_empty());
-        assert!(node.handle_message(topic, &state(false, 7), 3).is_empty());
-        assert!(!node.is_leaving(), "waiting needs no new connection");
-        assert!(node.handle_message(topic, &state(true, 6), 4).is_empty(), "older than the death");
-        let births = node.handle_message(topic, &state(true, 8), 5);
-        assert_eq!(payload(&births[0].payload).metrics[0].long_value(), 1);
-    }
-
-    #[test]
-    fn a_device_dies_and_is_born_again_without_a_gap_in_seq() {
-        let mut node = node();
-        node.connect(1);
-        let mut all = node.ready(1);
-        node.device_death("a");
-        let dead = node.step(0.1, 2);
-        let topics: Vec<&str> = dead.iter().map(|m| m.topic.as_str()).collect();
-        assert_eq!(topics, ["spBv1.0/g/DDEATH/n/a", "spBv1.0/g/DDATA/n/b"]);
-        all.extend(dead);
-        node.device_birth("a");
-        let alive = node.step(0.1, 3);
-        assert_eq!(alive[0].topic, "spBv1.0/g/DBIRTH/n/a");
-        all.extend(alive);
-        let seqs: Vec<u64> = all.iter().map(|m| payload(&m.payload).seq()).collect();
-        assert_eq!(seqs, (0..all.len() as u64).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn a_rebirth_request_can_be_ignored_or_answered_with_a_death() {
-        let ask = codec::encode(3, None, &[Sample { name: REBIRTH, alias: None, value: Value::Bool(true), timestamp: 3 }], Form::Birth);
-        for (how, first, count) in [(Rebirth::Ignore, None, 0), (Rebirth::WithDeath, Some("spBv1.0/g/NDEATH/n"), 4)] {
-            let mut node = node();
-            node.connect(1);
-            node.ready(1);
-            node.twist().rebirth = how;
-            let out = node.handle_message("spBv1.0/g/NCMD/n", &ask, 3);
-            assert_eq!((out.first().map(|m| m.topic.as_str()), out.len()), (first, count), "{how:?}");
-        }
-    }
-
-    #[test]
-    fn data_kept_back_comes_later_as_historical_with_its_own_timestamps() {
-        let mut node = node();
-        node.connect(1);
-        node.ready(1);
-        node.twist().store = true;
-        assert!((2..5).all(|at| node.step(0.1, at).is_empty()));
-        node.twist().store = false;
-        let out = node.step(0.1, 9);
-        assert_eq!(out.len(), 4, "history of two devices, then their data");
-        let history = payload(&out[0].payload);
-        assert!(history.metrics.iter().all(|m| m.is_historical()));
-        let alias = history.metrics[0].alias();
-        let times: Vec<u64> = history.metrics.iter().filter(|m| m.alias() == alias).map(|m| m.timestamp()).collect();
-        assert_eq!(times, [2, 3, 4]);
-        assert!(payload(&out[2].payload).metrics.iter().all(|m| !m.is_historical()));
-    }
-}
+mod tests;

@@ -154,7 +154,10 @@ impl Scenario {
     /// [`ScenarioError`].
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|source| ScenarioError::Read { file: file.clone(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| ScenarioError::Read {
+            file: file.clone(),
+            source,
+        })?;
         Self::parse(&file, &text)
     }
 
@@ -175,7 +178,11 @@ impl Scenario {
         })?;
         for (index, fault) in scenario.faults.iter().enumerate() {
             let needs = match fault.kind {
-                Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt if fault.share.is_none() => "share",
+                Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt
+                    if fault.share.is_none() =>
+                {
+                    "share"
+                }
                 Kind::Delay if fault.delay.is_none() => "delay",
                 Kind::Historical if fault.period.is_none() => "for",
                 Kind::ClockSkew if fault.skew.is_none() => "skew",
@@ -183,7 +190,12 @@ impl Scenario {
                 Kind::Set if fault.value.is_none() => "value",
                 _ => continue,
             };
-            return Err(ScenarioError::Incomplete { file: file.to_owned(), number: index + 1, kind: fault.kind, needs });
+            return Err(ScenarioError::Incomplete {
+                file: file.to_owned(),
+                number: index + 1,
+                kind: fault.kind,
+                needs,
+            });
         }
         Ok(scenario)
     }
@@ -193,10 +205,16 @@ impl Scenario {
 #[must_use]
 pub fn covers(glob: &str, name: &str) -> bool {
     let mut parts = glob.split('*');
-    let Some(first) = parts.next() else { return name.is_empty() };
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(first) = parts.next() else {
+        return name.is_empty();
+    };
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
     let mut parts: Vec<&str> = parts.collect();
-    let Some(last) = parts.pop() else { return rest.is_empty() };
+    let Some(last) = parts.pop() else {
+        return rest.is_empty();
+    };
     for part in parts {
         match rest.find(part) {
             Some(at) => rest = rest.get(at + part.len()..).unwrap_or(""),
@@ -211,9 +229,13 @@ fn all() -> String {
 }
 
 fn parse_ms(text: &str) -> Result<u64, String> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
-    let number: u64 = number.parse().map_err(|_| format!("`{text}` is no duration; write for example \"5s\""))?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` is no duration; write for example \"5s\""))?;
     let factor = match unit {
         "ms" => 1,
         "s" => 1_000,
@@ -222,14 +244,18 @@ fn parse_ms(text: &str) -> Result<u64, String> {
         "d" => 86_400_000,
         _ => return Err(format!("`{text}` has no unit; write for example \"5s\"")),
     };
-    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is too long"))
+    number
+        .checked_mul(factor)
+        .ok_or_else(|| format!("`{text}` is too long"))
 }
 
 fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     parse_ms(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
 }
 
-fn some_duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+fn some_duration<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u64>, D::Error> {
     duration(deserializer).map(Some)
 }
 
@@ -254,7 +280,10 @@ mod tests {
             "[[fault]]\nat = \"5s\"\nfor = \"10s\"\nnode = \"node-1*\"\nkind = \"drop\"\nshare = 0.2\n[[fault]]\nat = \"1m\"\nkind = \"clock-skew\"\nskew = \"-2h\"\n",
         )
         .unwrap();
-        assert_eq!((scenario.faults[0].at, scenario.faults[0].period), (5_000, Some(10_000)));
+        assert_eq!(
+            (scenario.faults[0].at, scenario.faults[0].period),
+            (5_000, Some(10_000))
+        );
         assert_eq!(scenario.faults[1].skew, Some(-7_200_000));
     }
 
@@ -262,10 +291,19 @@ mod tests {
     fn mistakes_have_a_place_and_a_remedy() {
         for (text, shown) in [
             ("[[fault]]\nat = 5\nkind = \"flap\"\n", "x.toml:2:6"),
-            ("[[fault]]\nat = \"5\"\nkind = \"flap\"\n", "`5` has no unit"),
+            (
+                "[[fault]]\nat = \"5\"\nkind = \"flap\"\n",
+                "`5` has no unit",
+            ),
             ("[[fault]]\nat = \"5s\"\nkind = \"flop\"\n", "x.toml:3:8"),
-            ("[[fault]]\nat = \"5s\"\nkind = \"drop\"\n", "fault 1 (Drop) needs `share`"),
-            ("[[fault]]\nat = \"5s\"\nkind = \"flap\"\nwhen = 1\n", "x.toml:4:1"),
+            (
+                "[[fault]]\nat = \"5s\"\nkind = \"drop\"\n",
+                "fault 1 (Drop) needs `share`",
+            ),
+            (
+                "[[fault]]\nat = \"5s\"\nkind = \"flap\"\nwhen = 1\n",
+                "x.toml:4:1",
+            ),
         ] {
             let error = Scenario::parse("x.toml", text).unwrap_err().to_string();
             assert!(error.contains(shown), "{error}");
@@ -274,7 +312,14 @@ mod tests {
 
     #[test]
     fn globs() {
-        for (glob, name, fine) in [("*", "a", true), ("node-1*", "node-12", true), ("node-1*", "node-2", false), ("a*b*c", "axxbyyc", true), ("a", "ab", false), ("*z", "abz", true)] {
+        for (glob, name, fine) in [
+            ("*", "a", true),
+            ("node-1*", "node-12", true),
+            ("node-1*", "node-2", false),
+            ("a*b*c", "axxbyyc", true),
+            ("a", "ab", false),
+            ("*z", "abz", true),
+        ] {
             assert_eq!(covers(glob, name), fine, "{glob} {name}");
         }
     }

@@ -61,7 +61,13 @@ impl Heat {
         let mut random = Random::new(seed, place);
         let rest = random.uniform(62.0, 72.0);
         let next_s = random.uniform(3.0, 40.0);
-        Self { random, value: rest, rest, next_s, hot_s: 0.0 }
+        Self {
+            random,
+            value: rest,
+            rest,
+            next_s,
+            hot_s: 0.0,
+        }
     }
 
     /// The next sample after `dt` seconds.
@@ -127,18 +133,29 @@ impl Vibration {
             self.next_s = self.burst_s + self.random.uniform(60.0, 180.0);
         }
         self.burst_s = (self.burst_s - dt).max(0.0);
-        let wave = |k: f64, phase: f64, a: f64| a * (std::f64::consts::TAU * k * self.hertz * self.t + phase).sin();
-        let mut x = self.level.0 + wave(1.0, self.phase, self.load) + wave(2.0, self.phase * 1.7, 0.25 * self.load);
+        let wave = |k: f64, phase: f64, a: f64| {
+            a * (std::f64::consts::TAU * k * self.hertz * self.t + phase).sin()
+        };
+        let mut x = self.level.0
+            + wave(1.0, self.phase, self.load)
+            + wave(2.0, self.phase * 1.7, 0.25 * self.load);
         let mut y = self.level.1
             + wave(1.0, self.phase + self.lag, 0.9 * self.load)
             + wave(2.0, self.phase * 1.7 + self.lag, 0.25 * self.load);
         if self.burst_s > 0.0 {
             let since = self.t % self.spacing;
-            let hit = if since < 0.4 { 1.6 * (-since / 0.08).exp() } else { 0.0 };
+            let hit = if since < 0.4 {
+                1.6 * (-since / 0.08).exp()
+            } else {
+                0.0
+            };
             x += hit;
             y += 0.8 * hit;
         }
-        (x + self.noise * self.random.normal(), y + self.noise * self.random.normal())
+        (
+            x + self.noise * self.random.normal(),
+            y + self.noise * self.random.normal(),
+        )
     }
 }
 
@@ -159,7 +176,14 @@ impl Walk {
     pub fn new(seed: u64, place: u64, middle: f64, reach: f64) -> Self {
         let mut random = Random::new(seed, place ^ 0x57A1);
         let cycle_s = random.uniform(20.0, 90.0);
-        Self { random, middle, reach, cycle_s, drift: 0.0, t: 0.0 }
+        Self {
+            random,
+            middle,
+            reach,
+            cycle_s,
+            drift: 0.0,
+            t: 0.0,
+        }
     }
 
     /// The next sample after `dt` seconds.
@@ -177,7 +201,12 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_signal_and_another_seed_another() {
-        let run = |seed| (0..100).map(|_| ()).scan(Heat::new(seed, 4), |heat, ()| Some(heat.step(0.1, false))).collect::<Vec<_>>();
+        let run = |seed| {
+            (0..100)
+                .map(|_| ())
+                .scan(Heat::new(seed, 4), |heat, ()| Some(heat.step(0.1, false)))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(run(1), run(1));
         assert_ne!(run(1), run(2));
     }
@@ -200,7 +229,11 @@ mod tests {
     #[test]
     fn random_numbers_stay_in_range_and_centre() {
         let mut random = Random::new(3, 1);
-        let mean = (0..10_000).map(|_| random.uniform(-1.0, 1.0)).inspect(|v| assert!((-1.0..1.0).contains(v))).sum::<f64>() / 10_000.0;
+        let mean = (0..10_000)
+            .map(|_| random.uniform(-1.0, 1.0))
+            .inspect(|v| assert!((-1.0..1.0).contains(v)))
+            .sum::<f64>()
+            / 10_000.0;
         assert!(mean.abs() < 0.05);
     }
 }

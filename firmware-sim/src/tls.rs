@@ -22,13 +22,15 @@ pub enum TlsError {
 /// [`TlsError`].
 pub fn transport() -> Result<Transport, TlsError> {
     let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let (added, _) =
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if added == 0 {
         return Err(TlsError::NoRoots);
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
     Ok(Transport::Tls(TlsConfiguration::Rustls(Arc::new(config))))
 }

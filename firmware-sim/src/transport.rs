@@ -49,7 +49,10 @@ impl std::str::FromStr for Broker {
         let wrong = || AddressError(text.to_owned());
         let secure = text.strip_prefix("mqtts://");
         let tls = secure.is_some();
-        let rest = secure.or_else(|| text.strip_prefix("mqtt://")).or_else(|| text.strip_prefix("tcp://")).unwrap_or(text);
+        let rest = secure
+            .or_else(|| text.strip_prefix("mqtt://"))
+            .or_else(|| text.strip_prefix("tcp://"))
+            .unwrap_or(text);
         let rest = rest.trim_end_matches('/');
         let (host, port) = match rest.rsplit_once(':') {
             Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
@@ -59,7 +62,11 @@ impl std::str::FromStr for Broker {
         if host.is_empty() || host.contains('/') {
             return Err(wrong());
         }
-        Ok(Self { host: host.to_owned(), port, tls })
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            tls,
+        })
     }
 }
 
@@ -159,7 +166,17 @@ impl Runner {
             outcome.connections += 1;
             injector.reconnected();
             let born = Instant::now();
-            let end = self.connection(client, events, &mut stop, started, &mut pending, &mut injector, &mut outcome).await;
+            let end = self
+                .connection(
+                    client,
+                    events,
+                    &mut stop,
+                    started,
+                    &mut pending,
+                    &mut injector,
+                    &mut outcome,
+                )
+                .await;
             self.node.disconnected();
             match end {
                 End::Stop => break,
@@ -168,7 +185,11 @@ impl Runner {
                     away(period, &mut stop).await;
                 }
                 End::Broken => {
-                    wait = if born.elapsed() > MOST_WAIT { FIRST_WAIT } else { (wait * 2).min(MOST_WAIT) };
+                    wait = if born.elapsed() > MOST_WAIT {
+                        FIRST_WAIT
+                    } else {
+                        (wait * 2).min(MOST_WAIT)
+                    };
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         _ = stop.changed() => {}
@@ -201,11 +222,19 @@ impl Runner {
             .set_clean_session(true)
             .set_transport(self.transport.clone())
             .set_max_packet_size(MAX_PACKET, MAX_PACKET)
-            .set_last_will(LastWill::new(will.topic, will.payload, QoS::AtLeastOnce, false));
+            .set_last_will(LastWill::new(
+                will.topic,
+                will.payload,
+                QoS::AtLeastOnce,
+                false,
+            ));
         AsyncClient::new(options, QUEUE + 3 * (self.node.devices().len() + 1))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the state of one run, lent to one connection")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the state of one run, lent to one connection"
+    )]
     async fn connection(
         &mut self,
         client: AsyncClient,
@@ -270,7 +299,11 @@ impl Runner {
             };
             let way = self.way(started);
             // A death must not be overtaken by DISCONNECT.
-            let now = if self.node.is_leaving() { u64::MAX } else { elapsed_ms(started) };
+            let now = if self.node.is_leaving() {
+                u64::MAX
+            } else {
+                elapsed_ms(started)
+            };
             let messages = line.pass(way.delay_ms, injector.apply(&way, messages), now);
             for message in messages {
                 send(&client, message, &mut outcome.tally);
@@ -300,7 +333,11 @@ impl Runner {
     fn way(&self, started: Instant) -> Way {
         let at = elapsed_ms(started);
         let mut way = Way::default();
-        for fault in self.faults.iter().filter(|f| f.at <= at && f.period.is_none_or(|p| at < f.at.saturating_add(p))) {
+        for fault in self
+            .faults
+            .iter()
+            .filter(|f| f.at <= at && f.period.is_none_or(|p| at < f.at.saturating_add(p)))
+        {
             let share = fault.share.unwrap_or(0.0);
             match fault.kind {
                 Kind::Drop => way.drop = share,
@@ -315,10 +352,18 @@ impl Runner {
     }
 
     /// Starts and ends the faults that are due; how the connection is to end, if it is.
-    fn begin_due(&mut self, started: Instant, pending: &mut Vec<Fault>, outcome: &mut Outcome, connecting: bool) -> Option<End> {
+    fn begin_due(
+        &mut self,
+        started: Instant,
+        pending: &mut Vec<Fault>,
+        outcome: &mut Outcome,
+        connecting: bool,
+    ) -> Option<End> {
         let at = elapsed_ms(started);
         let over = |kind: Kind, faults: &[Fault]| {
-            !faults.iter().any(|f| f.kind == kind && f.at <= at && f.period.is_none_or(|p| at < f.at.saturating_add(p)))
+            !faults.iter().any(|f| {
+                f.kind == kind && f.at <= at && f.period.is_none_or(|p| at < f.at.saturating_add(p))
+            })
         };
         let faults = self.faults.clone();
         if self.node.twist().skew_ms != 0 && over(Kind::ClockSkew, &faults) {
@@ -346,7 +391,10 @@ impl Runner {
         });
         let due: Vec<Fault> = pending.extract_if(.., |fault| fault.at <= at).collect();
         for fault in due {
-            if !matches!(fault.kind, Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt) {
+            if !matches!(
+                fault.kind,
+                Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt
+            ) {
                 outcome.faults += 1;
             }
             match fault.kind {
@@ -384,8 +432,13 @@ impl Runner {
             _ => return,
         };
         let Some(metric) = &fault.metric else { return };
-        let names: Vec<String> =
-            self.node.devices().iter().map(|d| d.name.clone()).filter(|name| covers(&fault.device, name)).collect();
+        let names: Vec<String> = self
+            .node
+            .devices()
+            .iter()
+            .map(|d| d.name.clone())
+            .filter(|name| covers(&fault.device, name))
+            .collect();
         for name in names {
             if let Some(device) = self.node.device_mut(&name) {
                 device.force(metric, value.clone());
@@ -395,8 +448,13 @@ impl Runner {
 
     /// The devices say that they died; those with an end of it are born again then.
     fn device_death(&mut self, fault: &Fault) {
-        let names: Vec<String> =
-            self.node.devices().iter().map(|d| d.name.clone()).filter(|name| covers(&fault.device, name)).collect();
+        let names: Vec<String> = self
+            .node
+            .devices()
+            .iter()
+            .map(|d| d.name.clone())
+            .filter(|name| covers(&fault.device, name))
+            .collect();
         for name in names {
             self.node.device_death(&name);
             if let Some(period) = fault.period {
@@ -409,7 +467,11 @@ impl Runner {
     fn clone_identity(&mut self, fault: &Fault) {
         let mut other = self.node.clone();
         let will = other.connect(now_ms());
-        let id = if fault.take_over { self.client_id() } else { format!("{}-clone", self.client_id()) };
+        let id = if fault.take_over {
+            self.client_id()
+        } else {
+            format!("{}-clone", self.client_id())
+        };
         let (client, mut events) = self.connect_as(id, will);
         let period = self.period;
         let life = async move {
@@ -472,8 +534,17 @@ fn elapsed_ms(started: Instant) -> u64 {
 
 /// QoS 0, as the norm wants. A full queue means that the broker does not read: a device would lose the sample too.
 fn send(client: &AsyncClient, message: Message, tally: &mut Tally) {
-    let Message { topic, payload, retain, metrics, birth } = message;
-    if client.try_publish(topic, QoS::AtMostOnce, retain, payload).is_ok() {
+    let Message {
+        topic,
+        payload,
+        retain,
+        metrics,
+        birth,
+    } = message;
+    if client
+        .try_publish(topic, QoS::AtMostOnce, retain, payload)
+        .is_ok()
+    {
         tally.messages += 1;
         tally.metrics += metrics;
         tally.births += u64::from(birth);
@@ -495,7 +566,15 @@ mod tests {
             ("localhost:9", "localhost", 9, false),
             ("mqtt://[::1]:1883", "::1", 1883, false),
         ] {
-            assert_eq!(text.parse::<Broker>().unwrap(), Broker { host: host.into(), port, tls }, "{text}");
+            assert_eq!(
+                text.parse::<Broker>().unwrap(),
+                Broker {
+                    host: host.into(),
+                    port,
+                    tls
+                },
+                "{text}"
+            );
         }
         for text in ["", "mqtt://", "mqtt://h:port", "http://x/y"] {
             assert!(text.parse::<Broker>().is_err(), "{text}");
