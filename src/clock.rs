@@ -64,8 +64,10 @@ impl Clock {
         let wall_ms = wall_ms();
         let drift = i128::from(wall_ms) - i128::from(self.wall_at_start_ms) - i128::from(elapsed);
         if elapsed >= self.look_again_ms.load(Ordering::Relaxed) {
-            self.look_again_ms.store(elapsed.saturating_add(LOOK_MS), Ordering::Relaxed);
-            self.synchronised.store(Path::new(SYNCHRONIZED).exists(), Ordering::Relaxed);
+            self.look_again_ms
+                .store(elapsed.saturating_add(LOOK_MS), Ordering::Relaxed);
+            self.synchronised
+                .store(Path::new(SYNCHRONIZED).exists(), Ordering::Relaxed);
         }
         let synchronised = self.synchronised.load(Ordering::Relaxed);
         Now {
@@ -86,7 +88,8 @@ impl Clock {
     #[must_use]
     pub fn instant_of(&self, engine_ms: u64) -> Option<Instant> {
         let ahead = engine_ms.saturating_sub(self.base_ms);
-        self.start.checked_add(std::time::Duration::from_millis(ahead))
+        self.start
+            .checked_add(std::time::Duration::from_millis(ahead))
     }
 }
 
@@ -105,7 +108,10 @@ mod tests {
         let clock = Clock::continue_from(1_000_000, 0);
         let now = clock.now();
         assert!(now.engine_ms >= 1_000_000);
-        assert!(clock.instant_of(now.engine_ms + 10).unwrap() > Instant::now() - std::time::Duration::from_millis(10));
+        assert!(
+            clock.instant_of(now.engine_ms + 10).unwrap()
+                > Instant::now() - std::time::Duration::from_millis(10)
+        );
     }
 
     #[test]

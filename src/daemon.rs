@@ -76,25 +76,46 @@ impl Gateway {
     /// What can't be opened or bound, with its place.
     pub async fn build(prepared: Prepared) -> anyhow::Result<Self> {
         let started = Instant::now();
-        let Prepared { loaded, packs, registry, model_errors, token } = prepared;
+        let Prepared {
+            loaded,
+            packs,
+            registry,
+            model_errors,
+            token,
+        } = prepared;
         let config = loaded.value;
         for error in &model_errors {
             tracing::error!(error, "model not activated");
         }
 
         let folder = prepare::journal_folder(&config);
-        std::fs::create_dir_all(&folder).with_context(|| format!("journal folder {}", folder.display()))?;
-        let storage = Arc::new(DiskStorage::open(&folder).with_context(|| format!("journal {}", folder.display()))?);
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("journal folder {}", folder.display()))?;
+        let storage = Arc::new(
+            DiskStorage::open(&folder).with_context(|| format!("journal {}", folder.display()))?,
+        );
         let (journal, recovery) = Journal::open(storage, prepare::buffer_config(&config))
             .with_context(|| format!("journal {}", folder.display()))?;
         journal.set_bridged(config.bridge.is_some());
         for gap in &recovery.gaps {
-            tracing::error!(from = gap.from, to = gap.to, records = gap.count, cause = gap.cause, "records are lost");
+            tracing::error!(
+                from = gap.from,
+                to = gap.to,
+                records = gap.count,
+                cause = gap.cause,
+                "records are lost"
+            );
         }
-        let state = crate::state::open(&prepare::state_folder(&config), crate::state::Options::default())
-            .context("state store")?;
+        let state = crate::state::open(
+            &prepare::state_folder(&config),
+            crate::state::Options::default(),
+        )
+        .context("state store")?;
         if let crate::state::Source::Rebuilt { reason, .. } = &state.source {
-            tracing::error!(reason, "the state store was damaged and is rebuilt from its snapshot and the journal");
+            tracing::error!(
+                reason,
+                "the state store was damaged and is rebuilt from its snapshot and the journal"
+            );
         }
         let store = Arc::new(state);
         let meta = recover::meta(store.as_ref()).context("state store")?;
@@ -107,19 +128,30 @@ impl Gateway {
         let mut host = HostSession::new(prepare::host_config(&config), now.engine_ms);
         let mut rules = rules::Engine::new(packs, rules::Limits::default());
         let mut actuation = Actuation::new(prepare::write_limits(&config));
-        let mut restored = recover::load(store.as_ref(), now, &mut host, &mut rules, &mut actuation).context("state store")?;
+        let mut restored =
+            recover::load(store.as_ref(), now, &mut host, &mut rules, &mut actuation)
+                .context("state store")?;
         let settings = Settings {
             gateway: config.gateway.id.clone(),
             epoch: recovery.epoch.clone(),
             dry_run: config.rules.dry_run,
             confirm_timeout_ms: config.writes.confirm_timeout.as_millis(),
-            raw: config.bridge.as_ref().is_some_and(|bridge| !bridge.raw.is_empty()),
+            raw: config
+                .bridge
+                .as_ref()
+                .is_some_and(|bridge| !bridge.raw.is_empty()),
         };
         let windows = registry.as_ref().map(prepare::windower);
         let mut core = Core::new(settings, host, rules, windows, actuation, recovery.last_id);
-        core.replay(&journal, restored.meta.map_or(0, |m| m.record), &mut restored).context("replay of the journal")?;
+        core.replay(
+            &journal,
+            restored.meta.map_or(0, |m| m.record),
+            &mut restored,
+        )
+        .context("replay of the journal")?;
         // Whatever was live before the restart is stale until its node speaks.
-        core.host_mut().disconnected(ServerId(0), now.engine_ms, now.wall_ms);
+        core.host_mut()
+            .disconnected(ServerId(0), now.engine_ms, now.wall_ms);
         tracing::info!(
             records = restored.replayed,
             nodes = restored.nodes,
@@ -136,10 +168,14 @@ impl Gateway {
         let (models, answers) = match registry {
             Some(registry) => {
                 let (tell, answers) = mpsc::channel(ANSWERS);
-                let runner = models::Runner::spawn(registry, models::RunnerConfig::default(), move |event| {
-                    // The models' own threads may wait: nothing else depends on them.
-                    let _ = tell.blocking_send(event);
-                })?;
+                let runner = models::Runner::spawn(
+                    registry,
+                    models::RunnerConfig::default(),
+                    move |event| {
+                        // The models' own threads may wait: nothing else depends on them.
+                        let _ = tell.blocking_send(event);
+                    },
+                )?;
                 (Some(Arc::new(runner)), Some(answers))
             }
             None => (None, None),
@@ -183,7 +219,16 @@ impl Gateway {
             metrics: crate::admin::metrics::Exporter::new(),
             ready: ready_seen,
         });
-        Ok(Self { config, shared, doors, broker, core, journal, models, ready })
+        Ok(Self {
+            config,
+            shared,
+            doors,
+            broker,
+            core,
+            journal,
+            models,
+            ready,
+        })
     }
 
     /// Binds the broker's listeners, serves, and returns when `stop` turns true or something essential fails.
@@ -196,10 +241,16 @@ impl Gateway {
         on_ready: impl FnOnce(&Addresses, &Arc<crate::admin::Shared>),
     ) -> anyhow::Result<Ended> {
         let (halt, halted) = watch::channel(false);
-        let addresses = Addresses { mqtt: Vec::new(), admin: self.doors.address() };
+        let addresses = Addresses {
+            mqtt: Vec::new(),
+            admin: self.doors.address(),
+        };
         let admin = tokio::spawn(self.doors.serve(self.shared.clone(), halted));
         self.broker.listen().await.context("embedded broker")?;
-        let addresses = Addresses { mqtt: self.broker.local_addrs(), ..addresses };
+        let addresses = Addresses {
+            mqtt: self.broker.local_addrs(),
+            ..addresses
+        };
         let _ = self.ready.send(true);
         tracing::info!(
             gateway = self.config.gateway.id,
@@ -224,9 +275,13 @@ impl Gateway {
         };
         let _ = self.ready.send(false);
         tracing::info!(reason = ?ended, "stopping");
-        self.broker.stop(Instant::now() + Duration::from_millis(500)).await;
+        self.broker
+            .stop(Instant::now() + Duration::from_millis(500))
+            .await;
         let core = self.core;
-        tokio::task::spawn_blocking(move || core.stop()).await.context("pipeline")?;
+        tokio::task::spawn_blocking(move || core.stop())
+            .await
+            .context("pipeline")?;
         if let Some(bridge) = &self.shared.bridge {
             bridge.stop(BRIDGE_DRAIN).await;
         }
@@ -236,7 +291,9 @@ impl Gateway {
         let _ = halt.send(true);
         admin.abort();
         let journal = self.journal;
-        let closed = tokio::task::spawn_blocking(move || journal.close(JOURNAL_CLOSE)).await.context("journal")?;
+        let closed = tokio::task::spawn_blocking(move || journal.close(JOURNAL_CLOSE))
+            .await
+            .context("journal")?;
         if let Err(error) = closed {
             tracing::error!(%error, "the journal did not close cleanly; a restart recovers it");
         }
@@ -246,8 +303,16 @@ impl Gateway {
 
 fn start_broker(config: &Config, sink: mpsc::Sender<Delivery>) -> anyhow::Result<Engine> {
     let mut taps = vec!["spBv1.0/#".to_owned()];
-    taps.extend(config.bridge.iter().flat_map(|bridge| bridge.raw.iter().cloned()));
-    let state_dir = config.mqtt.persistence.then(|| config.gateway.data_dir.join("mqtt"));
+    taps.extend(
+        config
+            .bridge
+            .iter()
+            .flat_map(|bridge| bridge.raw.iter().cloned()),
+    );
+    let state_dir = config
+        .mqtt
+        .persistence
+        .then(|| config.gateway.data_dir.join("mqtt"));
     Engine::start(Setup {
         config: config.mqtt.clone(),
         state_dir,
@@ -286,13 +351,24 @@ pub async fn watchdog(shared: Arc<crate::admin::Shared>, period: Duration) {
         ticks.tick().await;
         let beats = shared.core.beats();
         let stat = shared.journal.stat();
-        let hanging = stat.fsync_in_flight_ms.is_some_and(|ms| ms > FSYNC_PATIENCE_MS);
+        let hanging = stat
+            .fsync_in_flight_ms
+            .is_some_and(|ms| ms > FSYNC_PATIENCE_MS);
         if beats != last && !hanging {
             last = beats;
             let counts = shared.journal.counts();
-            let uplink = shared.bridge.as_ref().map_or("none", |bridge| bridge.status().state.as_str());
-            let line = format!("received {}, pending {}, uplink {uplink}", counts.received, counts.pending);
-            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog, sd_notify::NotifyState::Status(&line)]);
+            let uplink = shared
+                .bridge
+                .as_ref()
+                .map_or("none", |bridge| bridge.status().state.as_str());
+            let line = format!(
+                "received {}, pending {}, uplink {uplink}",
+                counts.received, counts.pending
+            );
+            let _ = sd_notify::notify(&[
+                sd_notify::NotifyState::Watchdog,
+                sd_notify::NotifyState::Status(&line),
+            ]);
         }
     }
 }
@@ -300,5 +376,7 @@ pub async fn watchdog(shared: Arc<crate::admin::Shared>, period: Duration) {
 /// The folder and file that a configuration was read from.
 #[must_use]
 pub fn main_file(config: Option<&Path>) -> PathBuf {
-    config.unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE)).to_path_buf()
+    config
+        .unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE))
+        .to_path_buf()
 }

@@ -27,7 +27,14 @@ pub fn find(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 pub fn scenarios(pack: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = pack
         .parent()
-        .and_then(|folder| std::fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder }).ok())
+        .and_then(|folder| {
+            std::fs::read_dir(if folder.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                folder
+            })
+            .ok()
+        })
         .into_iter()
         .flatten()
         .filter_map(Result::ok)
@@ -39,7 +46,8 @@ pub fn scenarios(pack: &Path) -> Vec<PathBuf> {
 }
 
 fn is_scenario(file: &Path) -> bool {
-    file.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".scenario.toml"))
+    file.file_name()
+        .is_some_and(|name| name.to_string_lossy().ends_with(".scenario.toml"))
 }
 
 fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
@@ -76,7 +84,10 @@ pub fn load(files: &[PathBuf]) -> Result<Vec<rules::Pack>, Vec<Diagnostic>> {
     load_texts(&sources, unreadable)
 }
 
-fn load_texts(sources: &[(String, String)], mut wrong: Vec<Diagnostic>) -> Result<Vec<rules::Pack>, Vec<Diagnostic>> {
+fn load_texts(
+    sources: &[(String, String)],
+    mut wrong: Vec<Diagnostic>,
+) -> Result<Vec<rules::Pack>, Vec<Diagnostic>> {
     match rules::load_packs(sources) {
         Ok(packs) if wrong.is_empty() => Ok(packs),
         Ok(_) => Err(wrong),
@@ -113,7 +124,9 @@ pub fn configured(config: &crate::config::Rules) -> Result<Vec<rules::Pack>, Vec
                     }
                 }
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && path.extension().is_none() => {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::NotFound && path.extension().is_none() =>
+            {
                 tracing::info!(path = %path.display(), "rules folder does not exist");
             }
             Err(error) => wrong.push(Diagnostic {
@@ -132,7 +145,8 @@ pub fn configured(config: &crate::config::Rules) -> Result<Vec<rules::Pack>, Vec
             }
         }
         if !known {
-            let near = crate::config::load::nearest(name, rules::shipped().iter().map(|(id, _)| *id));
+            let near =
+                crate::config::load::nearest(name, rules::shipped().iter().map(|(id, _)| *id));
             wrong.push(Diagnostic {
                 file: PathBuf::from("rules.use_shipped"),
                 place: None,

@@ -31,7 +31,9 @@ pub struct Prepared {
 /// Every mistake at once.
 pub fn prepare(file: Option<&Path>, folder: Option<&Path>) -> Result<Prepared, Vec<Diagnostic>> {
     let loaded = Config::read(file, folder)?;
-    let main = file.unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE)).to_path_buf();
+    let main = file
+        .unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE))
+        .to_path_buf();
     from_loaded(loaded, &main)
 }
 
@@ -42,11 +44,23 @@ pub fn prepare(file: Option<&Path>, folder: Option<&Path>) -> Result<Prepared, V
 pub fn from_loaded(loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<Diagnostic>> {
     let config = &loaded.value;
     let mut wrong = Vec::new();
-    let mut say = |message: String| wrong.push(Diagnostic { file: main.to_path_buf(), place: None, message });
+    let mut say = |message: String| {
+        wrong.push(Diagnostic {
+            file: main.to_path_buf(),
+            place: None,
+            message,
+        })
+    };
     if let Err(error) = tracing_subscriber::EnvFilter::try_new(&config.log.filter) {
         say(format!("log.filter `{}`: {error}", config.log.filter));
     }
-    let token = match config.admin.token_file.as_deref().map(Token::read).transpose() {
+    let token = match config
+        .admin
+        .token_file
+        .as_deref()
+        .map(Token::read)
+        .transpose()
+    {
         Ok(token) => token,
         Err(error) => {
             say(error.to_string());
@@ -60,7 +74,10 @@ pub fn from_loaded(loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<
         say(error.to_string());
     }
     if let Err(error) = usable_folder(&config.gateway.data_dir) {
-        say(format!("gateway.data_dir {}: {error}", config.gateway.data_dir.display()));
+        say(format!(
+            "gateway.data_dir {}: {error}",
+            config.gateway.data_dir.display()
+        ));
     }
     let preference = match BackendPreference::parse(&config.models.backend) {
         Ok(preference) => preference,
@@ -78,7 +95,13 @@ pub fn from_loaded(loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<
     };
     let (registry, model_errors) = load_models(config, &preference, main, &mut wrong);
     if wrong.is_empty() {
-        Ok(Prepared { loaded, packs, registry, model_errors, token })
+        Ok(Prepared {
+            loaded,
+            packs,
+            registry,
+            model_errors,
+            token,
+        })
     } else {
         Err(wrong)
     }
@@ -92,20 +115,35 @@ fn load_models(
     main: &Path,
     wrong: &mut Vec<Diagnostic>,
 ) -> (Option<Registry>, Vec<String>) {
-    let mut sources: Vec<models::Source> =
-        config.models.paths.iter().filter(|path| path.is_dir()).cloned().map(models::Source::Dir).collect();
+    let mut sources: Vec<models::Source> = config
+        .models
+        .paths
+        .iter()
+        .filter(|path| path.is_dir())
+        .cloned()
+        .map(models::Source::Dir)
+        .collect();
     let shipped: Vec<&str> = Registry::shipped().collect();
     if !config.models.use_shipped.is_empty() {
         sources.push(models::Source::Embedded);
     }
-    for name in config.models.use_shipped.iter().filter(|name| *name != "*" && !shipped.contains(&name.as_str())) {
+    for name in config
+        .models
+        .use_shipped
+        .iter()
+        .filter(|name| *name != "*" && !shipped.contains(&name.as_str()))
+    {
         let near = crate::config::load::nearest(name, shipped.iter().copied());
         wrong.push(Diagnostic {
             file: main.to_path_buf(),
             place: None,
             message: near.map_or_else(
                 || format!("models.use_shipped: no model `{name}` is built in"),
-                |near| format!("models.use_shipped: no model `{name}` is built in; did you mean `{near}`?"),
+                |near| {
+                    format!(
+                        "models.use_shipped: no model `{name}` is built in; did you mean `{near}`?"
+                    )
+                },
             ),
         });
     }
@@ -115,7 +153,8 @@ fn load_models(
     let (mut registry, errors) = Registry::load_usable(&sources, preference);
     let chosen = &config.models.use_shipped;
     if !chosen.iter().any(|name| name == "*") {
-        registry.keep(|name| !shipped.contains(&name) || chosen.iter().any(|chosen| chosen == name));
+        registry
+            .keep(|name| !shipped.contains(&name) || chosen.iter().any(|chosen| chosen == name));
     }
     let errors = errors.iter().map(ToString::to_string).collect();
     let any = registry.models().next().is_some();

@@ -34,7 +34,12 @@ impl Confirm {
     /// Confirmed by the written metric showing the written value within `within_ms`.
     #[must_use]
     pub fn by_echo(within_ms: u64) -> Self {
-        Self { target: None, metric: None, expect: Expect::Written, within_ms }
+        Self {
+            target: None,
+            metric: None,
+            expect: Expect::Written,
+            within_ms,
+        }
     }
 
     pub(super) fn within_ms(&self) -> u64 {
@@ -53,7 +58,9 @@ impl Confirm {
         let wanted = match &self.expect {
             Expect::Written => written,
             Expect::Equals(value) => value,
-            Expect::Between(low, high) => return number(shown).is_some_and(|v| v >= *low && v <= *high),
+            Expect::Between(low, high) => {
+                return number(shown).is_some_and(|v| v >= *low && v <= *high);
+            }
         };
         match (number(wanted), number(shown)) {
             // A Float metric shows the nearest 32-bit value of what was written.
@@ -64,7 +71,10 @@ impl Confirm {
 }
 
 fn number(value: &Value) -> Option<f64> {
-    #[expect(clippy::cast_precision_loss, reason = "confirmation compares as doubles, as rules do")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "confirmation compares as doubles, as rules do"
+    )]
     match value {
         Value::Int(v) => Some(*v as f64),
         Value::UInt(v) | Value::DateTime(v) => Some(*v as f64),

@@ -66,7 +66,10 @@ impl Holds {
     }
 
     pub(super) fn covering(&self, target: &Target, now_ms: u64) -> Option<&Hold> {
-        let node = Target { device: None, ..target.clone() };
+        let node = Target {
+            device: None,
+            ..target.clone()
+        };
         [self.by_target.get(target), self.by_target.get(&node)]
             .into_iter()
             .flatten()

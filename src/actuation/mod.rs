@@ -216,7 +216,11 @@ struct Running {
 impl Running {
     fn current(&self) -> Option<&Write> {
         let write = self.plan.writes.get(self.at)?;
-        if self.undoing { write.undo.as_deref() } else { Some(write) }
+        if self.undoing {
+            write.undo.as_deref()
+        } else {
+            Some(write)
+        }
     }
 }
 
@@ -253,7 +257,10 @@ impl Actuation {
     /// Nothing in flight.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
+        Self {
+            limits,
+            ..Self::default()
+        }
     }
 
     /// Manual holds of targets.
@@ -310,7 +317,12 @@ impl Actuation {
             failed: None,
         };
         if self.running.len() >= self.limits.in_flight {
-            self.refuse(now_ms, &running, Status::Rejected, "busy: too many writes are in flight; try again");
+            self.refuse(
+                now_ms,
+                &running,
+                Status::Rejected,
+                "busy: too many writes are in flight; try again",
+            );
             return true;
         }
         self.start(now_ms, number, running, gate);
@@ -333,8 +345,12 @@ impl Actuation {
             return;
         };
         for number in numbers.clone() {
-            let Some(running) = self.running.get_mut(&number) else { continue };
-            let Some(write) = running.current() else { continue };
+            let Some(running) = self.running.get_mut(&number) else {
+                continue;
+            };
+            let Some(write) = running.current() else {
+                continue;
+            };
             if write.confirm.met_by(&write.value, value) {
                 self.advance(now_ms, number, gate);
             } else {
@@ -359,7 +375,12 @@ impl Actuation {
             .map(|(number, _)| *number)
             .collect();
         for number in dead {
-            self.fail(now_ms, number, "offline: the target died before it confirmed".to_owned(), gate);
+            self.fail(
+                now_ms,
+                number,
+                "offline: the target died before it confirmed".to_owned(),
+                gate,
+            );
         }
     }
 
@@ -370,7 +391,9 @@ impl Actuation {
                 break;
             }
             self.timers.pop_first();
-            let Some(running) = self.running.get_mut(&number) else { continue };
+            let Some(running) = self.running.get_mut(&number) else {
+                continue;
+            };
             if running.deadline_ms > now_ms {
                 continue;
             }
@@ -381,17 +404,22 @@ impl Actuation {
                 continue;
             }
             let reason = match &running.last_seen {
-                Some(value) => format!("unconfirmed: the device last showed {}", confirm::show(value)),
+                Some(value) => format!(
+                    "unconfirmed: the device last showed {}",
+                    confirm::show(value)
+                ),
                 None => "unconfirmed: the device showed nothing".to_owned(),
             };
             self.fail(now_ms, number, reason, gate);
         }
         self.holds.expire(now_ms);
         if self.rate.len() > 4096 {
-            self.rate.retain(|_, (second, _)| *second + 1 >= now_ms / 1000);
+            self.rate
+                .retain(|_, (second, _)| *second + 1 >= now_ms / 1000);
         }
         if self.owners.len() > 4096 {
-            self.owners.retain(|_, owner| owner.at_ms + FIGHT_MS >= now_ms);
+            self.owners
+                .retain(|_, owner| owner.at_ms + FIGHT_MS >= now_ms);
         }
     }
 
@@ -412,7 +440,9 @@ impl Actuation {
     }
 
     fn start(&mut self, now_ms: u64, number: u64, running: Running, gate: &mut dyn Gate) {
-        let Some(write) = running.current() else { return };
+        let Some(write) = running.current() else {
+            return;
+        };
         if let Err((status, reason)) = self.permit(now_ms, &running, write, gate) {
             self.refuse(now_ms, &running, status, &reason);
             return;
@@ -434,7 +464,10 @@ impl Actuation {
             return rejected("read_only: this gateway writes nothing ([writes] read_only)");
         }
         if !running.undoing && now_ms > running.plan.deadline_ms {
-            return Err((Status::Expired, "expired: its time to live had passed".to_owned()));
+            return Err((
+                Status::Expired,
+                "expired: its time to live had passed".to_owned(),
+            ));
         }
         if let Some(hold) = self.holds.covering(&write.target, now_ms) {
             return rejected(&format!("held: {} holds {}", hold.by, write.target));
@@ -445,13 +478,17 @@ impl Actuation {
         {
             return rejected("rate_limit: too many writes to this target in a second");
         }
-        if let Some(owner) = self.owners.get(&(write.target.clone(), write.metric.clone()))
+        if let Some(owner) = self
+            .owners
+            .get(&(write.target.clone(), write.metric.clone()))
             && owner.priority > running.plan.priority
             && owner.by != running.plan.by
             && now_ms < owner.at_ms + FIGHT_MS
         {
             let by = &owner.by;
-            return rejected(&format!("priority: {by} wrote this metric just now with a higher priority"));
+            return rejected(&format!(
+                "priority: {by} wrote this metric just now with a higher priority"
+            ));
         }
         if let Some(interlock) = &write.allow_when
             && !running.undoing
@@ -466,8 +503,12 @@ impl Actuation {
     }
 
     fn send(&mut self, now_ms: u64, number: u64, gate: &mut dyn Gate) {
-        let Some(running) = self.running.get_mut(&number) else { return };
-        let Some(write) = running.current().cloned() else { return };
+        let Some(running) = self.running.get_mut(&number) else {
+            return;
+        };
+        let Some(write) = running.current().cloned() else {
+            return;
+        };
         match gate.send(&write) {
             Ok(previous) => {
                 running.sent_ms = now_ms;
@@ -475,16 +516,33 @@ impl Actuation {
                 running.last_seen = None;
                 running.deadline_ms = now_ms + write.confirm.within_ms();
                 self.timers.insert((running.deadline_ms, number));
-                if !running.undoing && write.undo.is_some() && running.done.last() != Some(&running.at) {
+                if !running.undoing
+                    && write.undo.is_some()
+                    && running.done.last() != Some(&running.at)
+                {
                     running.done.push(running.at);
                 }
                 let (priority, by) = (running.plan.priority, running.plan.by.clone());
                 let step = step(running, &write, Status::Sent, None, now_ms, false);
                 self.say(step);
                 let rate = self.rate.entry(write.target.clone()).or_insert((0, 0));
-                if rate.0 == now_ms / 1000 { rate.1 += 1 } else { *rate = (now_ms / 1000, 1) }
-                self.owners.insert((write.target.clone(), write.metric.clone()), Owner { priority, by, at_ms: now_ms });
-                let watched = (write.confirm.target(&write.target), write.confirm.metric(&write.metric));
+                if rate.0 == now_ms / 1000 {
+                    rate.1 += 1
+                } else {
+                    *rate = (now_ms / 1000, 1)
+                }
+                self.owners.insert(
+                    (write.target.clone(), write.metric.clone()),
+                    Owner {
+                        priority,
+                        by,
+                        at_ms: now_ms,
+                    },
+                );
+                let watched = (
+                    write.confirm.target(&write.target),
+                    write.confirm.metric(&write.metric),
+                );
                 let watchers = self.watching.entry(watched).or_default();
                 if !watchers.contains(&number) {
                     watchers.push(number);
@@ -497,10 +555,21 @@ impl Actuation {
     /// The write in flight is confirmed: on to the next one.
     fn advance(&mut self, now_ms: u64, number: u64, gate: &mut dyn Gate) {
         self.unwatch(number);
-        let Some(mut running) = self.running.remove(&number) else { return };
-        let Some(write) = running.current().cloned() else { return };
+        let Some(mut running) = self.running.remove(&number) else {
+            return;
+        };
+        let Some(write) = running.current().cloned() else {
+            return;
+        };
         if running.undoing {
-            let s = step(&running, &write, Status::Undone, running.failed.clone(), now_ms, running.done.is_empty());
+            let s = step(
+                &running,
+                &write,
+                Status::Undone,
+                running.failed.clone(),
+                now_ms,
+                running.done.is_empty(),
+            );
             self.say(s);
             self.undo_next(now_ms, number, running, gate);
             return;
@@ -513,7 +582,9 @@ impl Actuation {
         }
         running.at += 1;
         running.repeated = false;
-        let Some(write) = running.current().cloned() else { return };
+        let Some(write) = running.current().cloned() else {
+            return;
+        };
         match self.permit(now_ms, &running, &write, gate) {
             Ok(()) => {
                 self.running.insert(number, running);
@@ -531,13 +602,31 @@ impl Actuation {
     }
 
     /// The write in flight failed: say so, then take back what came before.
-    fn end_current(&mut self, now_ms: u64, number: u64, status: Status, reason: String, gate: &mut dyn Gate) {
+    fn end_current(
+        &mut self,
+        now_ms: u64,
+        number: u64,
+        status: Status,
+        reason: String,
+        gate: &mut dyn Gate,
+    ) {
         self.unwatch(number);
-        let Some(mut running) = self.running.remove(&number) else { return };
-        let Some(write) = running.current().cloned() else { return };
+        let Some(mut running) = self.running.remove(&number) else {
+            return;
+        };
+        let Some(write) = running.current().cloned() else {
+            return;
+        };
         if running.undoing {
             // An undo that fails is told and the remaining ones still run: half undone is worse than told.
-            let s = step(&running, &write, status, Some(reason), now_ms, running.done.is_empty());
+            let s = step(
+                &running,
+                &write,
+                status,
+                Some(reason),
+                now_ms,
+                running.done.is_empty(),
+            );
             self.say(s);
             self.undo_next(now_ms, number, running, gate);
             return;
@@ -559,7 +648,9 @@ impl Actuation {
     }
 
     fn undo_next(&mut self, now_ms: u64, number: u64, mut running: Running, gate: &mut dyn Gate) {
-        let Some(index) = running.done.pop() else { return };
+        let Some(index) = running.done.pop() else {
+            return;
+        };
         running.at = index;
         running.repeated = false;
         self.running.insert(number, running);
@@ -567,15 +658,31 @@ impl Actuation {
     }
 
     fn refuse(&mut self, now_ms: u64, running: &Running, status: Status, reason: &str) {
-        let Some(write) = running.current() else { return };
-        let refused = step(running, write, status, Some(reason.to_owned()), now_ms, true);
+        let Some(write) = running.current() else {
+            return;
+        };
+        let refused = step(
+            running,
+            write,
+            status,
+            Some(reason.to_owned()),
+            now_ms,
+            true,
+        );
         self.say(refused);
     }
 
     fn unwatch(&mut self, number: u64) {
-        let Some(running) = self.running.get(&number) else { return };
-        let Some(write) = running.current() else { return };
-        let watched = (write.confirm.target(&write.target), write.confirm.metric(&write.metric));
+        let Some(running) = self.running.get(&number) else {
+            return;
+        };
+        let Some(write) = running.current() else {
+            return;
+        };
+        let watched = (
+            write.confirm.target(&write.target),
+            write.confirm.metric(&write.metric),
+        );
         if let Some(numbers) = self.watching.get_mut(&watched) {
             numbers.retain(|n| *n != number);
             if numbers.is_empty() {

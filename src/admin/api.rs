@@ -29,7 +29,10 @@ pub struct ApiError {
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
+        Self {
+            status,
+            message: message.into(),
+        }
     }
 
     /// 400.
@@ -121,7 +124,10 @@ pub async fn rules(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Api
 ///
 /// # Errors
 /// Unknown rule.
-pub async fn rule(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+pub async fn rule(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let name = id.clone();
     shared
         .core
@@ -143,7 +149,11 @@ pub async fn rule_action(
     let on = match action.as_str() {
         "enable" => true,
         "disable" => false,
-        _ => return Err(ApiError::not_found(format!("no action {action}; known: enable, disable"))),
+        _ => {
+            return Err(ApiError::not_found(format!(
+                "no action {action}; known: enable, disable"
+            )));
+        }
     };
     tracing::info!(rule = id, on, by = operator.by, "rule switched");
     let name = id.clone();
@@ -155,7 +165,11 @@ pub async fn rule_action(
             known
         })
         .await?;
-    if known { Ok(Json(json!({"id": name, "enabled": on}))) } else { Err(ApiError::not_found(format!("no rule {name}"))) }
+    if known {
+        Ok(Json(json!({"id": name, "enabled": on})))
+    } else {
+        Err(ApiError::not_found(format!("no rule {name}")))
+    }
 }
 
 /// `GET /api/alarms`: what is active or not acknowledged, unacknowledged first.
@@ -170,8 +184,11 @@ pub async fn alarms(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Ap
                 .alarms()
                 .into_iter()
                 .map(|alarm| {
-                    let values: serde_json::Map<String, Value> =
-                        alarm.values.iter().map(|(k, v)| (k.to_string(), rule_json(v))).collect();
+                    let values: serde_json::Map<String, Value> = alarm
+                        .values
+                        .iter()
+                        .map(|(k, v)| (k.to_string(), rule_json(v)))
+                        .collect();
                     let age = now.engine_ms.saturating_sub(alarm.since_engine_ms);
                     json!({
                         "id": alarm.id.as_ref(),
@@ -263,7 +280,8 @@ pub async fn buffer(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let lanes: serde_json::Map<String, Value> = crate::buffer::record::LANES
         .iter()
         .map(|lane| {
-            let state = serde_json::to_value(shared.journal.lane_state(*lane)).unwrap_or(Value::Null);
+            let state =
+                serde_json::to_value(shared.journal.lane_state(*lane)).unwrap_or(Value::Null);
             (format!("{lane:?}").to_lowercase(), state)
         })
         .collect();
@@ -288,7 +306,8 @@ pub async fn commands(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, 
                 .map(|step| {
                     let age = now.engine_ms.saturating_sub(step.at_ms);
                     // How long sending took is measured where the record is made; the history knows outcomes.
-                    let took = (step.status != Status::Sent).then(|| step.after_ms.saturating_mul(1000));
+                    let took =
+                        (step.status != Status::Sent).then(|| step.after_ms.saturating_mul(1000));
                     bodies::command(step, took, now.wall_ms.saturating_sub(age))
                 })
                 .collect::<Vec<_>>()
@@ -321,7 +340,11 @@ pub async fn history(
     let (group, node, device) = match parts.as_slice() {
         [group, node] => (group.clone(), node.clone(), None),
         [group, node, device] => (group.clone(), node.clone(), Some(device.clone())),
-        _ => return Err(ApiError::bad_request("`device` is group/node or group/node/device")),
+        _ => {
+            return Err(ApiError::bad_request(
+                "`device` is group/node or group/node/device",
+            ));
+        }
     };
     let journal = shared.journal.clone();
     // Reads from disk: not on the server's own threads.
@@ -339,9 +362,14 @@ pub async fn history(
         )?;
         let mut points = Vec::new();
         for record in records {
-            let Ok(payload) = sparkplug::payload::decode_resolved(&record.body) else { continue };
+            let Ok(payload) = sparkplug::payload::decode_resolved(&record.body) else {
+                continue;
+            };
             for metric in payload.metrics.iter().filter(|m| *m.name == *query.metric) {
-                points.push(json!([metric.timestamp.unwrap_or(record.received_ms), value_json(&metric.value)]));
+                points.push(json!([
+                    metric.timestamp.unwrap_or(record.received_ms),
+                    value_json(&metric.value)
+                ]));
             }
         }
         Ok::<_, crate::buffer::ReadError>(points)
@@ -362,9 +390,15 @@ pub fn cloud_hooks(core: CoreHandle, gateway: String) -> crate::bridge::Hooks {
             tracing::error!(lane = ?notice.lane, word, message, "bridge");
             let core = telling.clone();
             tokio::spawn(async move {
-                let told = core.ask(move |core, now, ports| core.tell(now, "bridge", word, &message, urgent, ports)).await;
+                let told = core
+                    .ask(move |core, now, ports| {
+                        core.tell(now, "bridge", word, &message, urgent, ports)
+                    })
+                    .await;
                 if told.is_err() {
-                    tracing::debug!("the pipeline has stopped; a notice of the bridge is only in the log");
+                    tracing::debug!(
+                        "the pipeline has stopped; a notice of the bridge is only in the log"
+                    );
                 }
             });
         }),
@@ -374,22 +408,44 @@ pub fn cloud_hooks(core: CoreHandle, gateway: String) -> crate::bridge::Hooks {
                 let (Some(group), Some(node)) = (request.target.group, request.target.node) else {
                     return Err("a write needs a group and a node".to_owned());
                 };
-                let target = crate::actuation::Target { group, node, device: request.target.device };
-                let body = super::devices::WriteBody::new(request.id, request.metrics, request.ttl_ms);
-                let by = format!("cloud:{}", if request.by.is_empty() { "unnamed" } else { &request.by });
-                super::devices::submit(&core, &gateway, &by, target, body).await.map_err(|error| error.message)
+                let target = crate::actuation::Target {
+                    group,
+                    node,
+                    device: request.target.device,
+                };
+                let body =
+                    super::devices::WriteBody::new(request.id, request.metrics, request.ttl_ms);
+                let by = format!(
+                    "cloud:{}",
+                    if request.by.is_empty() {
+                        "unnamed"
+                    } else {
+                        &request.by
+                    }
+                );
+                super::devices::submit(&core, &gateway, &by, target, body)
+                    .await
+                    .map_err(|error| error.message)
             })
         }),
         ack: Arc::new(move |request| {
             let core = acking.clone();
             Box::pin(async move {
-                let by = format!("cloud:{}", if request.by.is_empty() { "unnamed" } else { &request.by });
+                let by = format!(
+                    "cloud:{}",
+                    if request.by.is_empty() {
+                        "unnamed"
+                    } else {
+                        &request.by
+                    }
+                );
                 let note = request.note.unwrap_or_default();
                 let id = request.id;
                 core.ask(move |core, now, ports| {
                     let done = core.rules().ack_alarm(&id, &by, &note, now.engine_ms);
                     core.settle(now, ports);
-                    done.map(|state| json!({"id": id, "state": state.as_str()})).map_err(|error| error.to_string())
+                    done.map(|state| json!({"id": id, "state": state.as_str()}))
+                        .map_err(|error| error.to_string())
                 })
                 .await
                 .map_err(|error| error.to_string())?
@@ -407,7 +463,10 @@ fn percent_decode(text: &str) -> String {
             continue;
         }
         let digits: Vec<u8> = bytes.clone().take(2).collect();
-        match std::str::from_utf8(&digits).ok().and_then(|d| u8::from_str_radix(d, 16).ok()) {
+        match std::str::from_utf8(&digits)
+            .ok()
+            .and_then(|d| u8::from_str_radix(d, 16).ok())
+        {
             Some(decoded) if digits.len() == 2 => {
                 out.push(decoded);
                 bytes.next();
@@ -425,7 +484,12 @@ mod tests {
 
     #[test]
     fn percent_decoding_keeps_what_is_not_encoded() {
-        for (text, decoded) in [("a%2Fb", "a/b"), ("Pumpe%20S%C3%BCd", "Pumpe Süd"), ("50%", "50%"), ("%zz", "%zz")] {
+        for (text, decoded) in [
+            ("a%2Fb", "a/b"),
+            ("Pumpe%20S%C3%BCd", "Pumpe Süd"),
+            ("50%", "50%"),
+            ("%zz", "%zz"),
+        ] {
             assert_eq!(percent_decode(text), decoded);
         }
     }

@@ -24,7 +24,9 @@ pub enum TokenError {
     #[error("admin.token_file {0}: {1}")]
     Unreadable(std::path::PathBuf, #[source] std::io::Error),
     /// A token that can be guessed.
-    #[error("admin.token_file {0}: the token is shorter than {SHORTEST} characters; make one with `openssl rand -hex 32`")]
+    #[error(
+        "admin.token_file {0}: the token is shorter than {SHORTEST} characters; make one with `openssl rand -hex 32`"
+    )]
     Short(std::path::PathBuf),
 }
 
@@ -34,7 +36,8 @@ impl Token {
     /// # Errors
     /// [`TokenError`].
     pub fn read(path: &std::path::Path) -> Result<Self, TokenError> {
-        let text = std::fs::read_to_string(path).map_err(|e| TokenError::Unreadable(path.to_owned(), e))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| TokenError::Unreadable(path.to_owned(), e))?;
         let text = text.trim();
         if text.len() < SHORTEST {
             return Err(TokenError::Short(path.to_owned()));
@@ -72,7 +75,9 @@ impl Connected<IncomingStream<'_, TcpListener>> for Door {
 
 impl Connected<IncomingStream<'_, UnixListener>> for Door {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self::Socket { uid: stream.io().peer_cred().ok().map(|c| c.uid()) }
+        Self::Socket {
+            uid: stream.io().peer_cred().ok().map(|c| c.uid()),
+        }
     }
 }
 
@@ -91,7 +96,9 @@ impl FromRequestParts<std::sync::Arc<super::Shared>> for Operator {
         shared: &std::sync::Arc<super::Shared>,
     ) -> Result<Self, ApiError> {
         match parts.extensions.get::<ConnectInfo<Door>>() {
-            Some(ConnectInfo(Door::Socket { uid })) => Ok(Self { by: socket_user(*uid) }),
+            Some(ConnectInfo(Door::Socket { uid })) => Ok(Self {
+                by: socket_user(*uid),
+            }),
             Some(ConnectInfo(Door::Tcp(_))) | None => {
                 let given = parts
                     .headers
@@ -102,10 +109,12 @@ impl FromRequestParts<std::sync::Arc<super::Shared>> for Operator {
                     (None, _) => Err(ApiError::forbidden(
                         "this door is read-only: set admin.token_file, or use the admin socket",
                     )),
-                    (Some(token), Some(given)) if token.matches(given) => {
-                        Ok(Self { by: "user:token".to_owned() })
-                    }
-                    (Some(_), _) => Err(ApiError::unauthorized("send the token as `Authorization: Bearer …`")),
+                    (Some(token), Some(given)) if token.matches(given) => Ok(Self {
+                        by: "user:token".to_owned(),
+                    }),
+                    (Some(_), _) => Err(ApiError::unauthorized(
+                        "send the token as `Authorization: Bearer …`",
+                    )),
                 }
             }
         }
@@ -127,7 +136,12 @@ mod tests {
     #[test]
     fn tokens_compare_whole() {
         let token = Token("0123456789abcdef".into());
-        for (given, fine) in [("0123456789abcdef", true), ("0123456789abcdeF", false), ("0123", false), ("", false)] {
+        for (given, fine) in [
+            ("0123456789abcdef", true),
+            ("0123456789abcdeF", false),
+            ("0123", false),
+            ("", false),
+        ] {
             assert_eq!(token.matches(given), fine, "{given}");
         }
     }

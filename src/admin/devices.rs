@@ -45,14 +45,20 @@ fn device_json(node: &NodeView<'_>, device: &DeviceView<'_>, metrics: bool) -> V
     out.insert("deaths".into(), json!(device.deaths()));
     out.insert("bdseq".into(), json!(node.bdseq()));
     out.insert("last_seq".into(), json!(node.last_seq()));
-    out.insert("last_rebirth_cause".into(), json!(node.last_rebirth_cause().map(RebirthCause::as_str)));
+    out.insert(
+        "last_rebirth_cause".into(),
+        json!(node.last_rebirth_cause().map(RebirthCause::as_str)),
+    );
     out.insert("rebirth_pending".into(), json!(node.rebirth_pending()));
     out.insert("unverified".into(), json!(node.unverified()));
     out.insert("latency_ms".into(), json!(device.latency_ms()));
     out.insert("schema".into(), json!(device.schema()));
     out.insert("client".into(), json!(node.client().map(AsRef::as_ref)));
     let states = device.metrics();
-    out.insert("stale_metrics".into(), json!(states.iter().filter(|m| m.stale).count()));
+    out.insert(
+        "stale_metrics".into(),
+        json!(states.iter().filter(|m| m.stale).count()),
+    );
     if metrics {
         let list: Vec<Value> = states
             .iter()
@@ -77,14 +83,20 @@ fn device_json(node: &NodeView<'_>, device: &DeviceView<'_>, metrics: bool) -> V
 fn node_json(node: &NodeView<'_>) -> Value {
     let mut out = device_json(node, &node.own(), true);
     if let Some(object) = out.as_object_mut() {
-        let devices: Vec<Value> = node.devices().map(|d| device_json(node, &d, false)).collect();
+        let devices: Vec<Value> = node
+            .devices()
+            .map(|d| device_json(node, &d, false))
+            .collect();
         object.insert("devices".into(), Value::Array(devices));
     }
     out
 }
 
 fn find<'a>(host: &'a HostSession, group: &str, node: &str) -> Option<NodeView<'a>> {
-    host.node(&NodeId { group: group.into(), node: node.into() })
+    host.node(&NodeId {
+        group: group.into(),
+        node: node.into(),
+    })
 }
 
 /// `GET /api/devices`: one object a node and device, nodes first.
@@ -166,7 +178,10 @@ pub async fn named<const ACTION: usize>(
     state: State<Arc<Shared>>,
     Path((group, node)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
-    let name = ["rebirth", "write", "hold"].get(ACTION).copied().unwrap_or_default();
+    let name = ["rebirth", "write", "hold"]
+        .get(ACTION)
+        .copied()
+        .unwrap_or_default();
     device(state, Path((group, node, name.to_owned()))).await
 }
 
@@ -179,12 +194,17 @@ pub async fn rebirth(
     operator: Operator,
     Path((group, node)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
-    let id = NodeId { group: group.into(), node: node.into() };
+    let id = NodeId {
+        group: group.into(),
+        node: node.into(),
+    };
     tracing::info!(node = %id, by = operator.by, "rebirth asked for");
     shared
         .core
         .ask(move |core, now, ports| {
-            let asked = core.host_mut().rebirth(&id, now.engine_ms, RebirthCause::Operator);
+            let asked = core
+                .host_mut()
+                .rebirth(&id, now.engine_ms, RebirthCause::Operator);
             core.settle(now, ports);
             asked
         })
@@ -213,7 +233,10 @@ impl WriteBody {
     pub fn new(id: String, metrics: Vec<(String, Value)>, ttl_ms: Option<u64>) -> Self {
         Self {
             id: Some(id).filter(|id| !id.is_empty()),
-            metrics: metrics.into_iter().map(|(name, value)| WriteMetric { name, value }).collect(),
+            metrics: metrics
+                .into_iter()
+                .map(|(name, value)| WriteMetric { name, value })
+                .collect(),
             ttl_ms,
             by: None,
         }
@@ -237,7 +260,11 @@ pub async fn write_node(
     Path((group, node)): Path<(String, String)>,
     Json(body): Json<WriteBody>,
 ) -> Result<Json<Value>, ApiError> {
-    let target = Target { group: group.into(), node: node.into(), device: None };
+    let target = Target {
+        group: group.into(),
+        node: node.into(),
+        device: None,
+    };
     write(&shared, &operator.by, target, body).await.map(Json)
 }
 
@@ -251,7 +278,11 @@ pub async fn write_device(
     Path((group, node, device)): Path<(String, String, String)>,
     Json(body): Json<WriteBody>,
 ) -> Result<Json<Value>, ApiError> {
-    let target = Target { group: group.into(), node: node.into(), device: Some(device.into()) };
+    let target = Target {
+        group: group.into(),
+        node: node.into(),
+        device: Some(device.into()),
+    };
     write(&shared, &operator.by, target, body).await.map(Json)
 }
 
@@ -259,7 +290,12 @@ pub async fn write_device(
 ///
 /// # Errors
 /// A malformed request, or no outcome in time.
-pub async fn write(shared: &Shared, by: &str, target: Target, body: WriteBody) -> Result<Value, ApiError> {
+pub async fn write(
+    shared: &Shared,
+    by: &str,
+    target: Target,
+    body: WriteBody,
+) -> Result<Value, ApiError> {
     submit(&shared.core, &shared.gateway, by, target, body).await
 }
 
@@ -275,12 +311,17 @@ pub async fn submit(
     body: WriteBody,
 ) -> Result<Value, ApiError> {
     if body.metrics.is_empty() || body.metrics.len() > MOST_WRITES {
-        return Err(ApiError::bad_request(format!("`metrics` must hold 1 to {MOST_WRITES} entries")));
+        return Err(ApiError::bad_request(format!(
+            "`metrics` must hold 1 to {MOST_WRITES} entries"
+        )));
     }
     let mut values = Vec::new();
     for metric in &body.metrics {
         let value = json_value(&metric.value).ok_or_else(|| {
-            ApiError::bad_request(format!("{}: a value is null, a boolean, a number or a text", metric.name))
+            ApiError::bad_request(format!(
+                "{}: a value is null, a boolean, a number or a text",
+                metric.name
+            ))
         })?;
         values.push((Arc::<str>::from(metric.name.as_str()), value));
     }
@@ -291,7 +332,9 @@ pub async fn submit(
     let ttl_ms = body.ttl_ms.unwrap_or(5_000).min(600_000);
     let id: Arc<str> = match body.id {
         Some(id) if id.is_empty() || id.len() > 200 => {
-            return Err(ApiError::bad_request("`id` must hold 1 to 200 bytes".to_owned()));
+            return Err(ApiError::bad_request(
+                "`id` must hold 1 to 200 bytes".to_owned(),
+            ));
         }
         Some(id) => id.into(),
         None => fresh_id(gateway).into(),
@@ -325,8 +368,12 @@ pub async fn submit(
     .await?;
     match tokio::time::timeout(WRITE_WAIT, outcome).await {
         Ok(Ok(body)) => Ok(body),
-        Ok(Err(_)) => Err(ApiError::refused("the write was not taken; is its id in use?".to_owned())),
-        Err(_) => Err(ApiError::timeout("no outcome yet; look at /api/commands".to_owned())),
+        Ok(Err(_)) => Err(ApiError::refused(
+            "the write was not taken; is its id in use?".to_owned(),
+        )),
+        Err(_) => Err(ApiError::timeout(
+            "no outcome yet; look at /api/commands".to_owned(),
+        )),
     }
 }
 
@@ -337,7 +384,10 @@ fn fresh_id(gateway: &str) -> String {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| d.as_micros());
-    format!("{gateway}-w-{now:x}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "{gateway}-w-{now:x}-{}",
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 /// A hold request.
@@ -358,7 +408,17 @@ pub async fn hold_node(
     Path((group, node)): Path<(String, String)>,
     Json(body): Json<HoldBody>,
 ) -> Result<Json<Value>, ApiError> {
-    hold(&shared, operator, Target { group: group.into(), node: node.into(), device: None }, body.for_ms).await
+    hold(
+        &shared,
+        operator,
+        Target {
+            group: group.into(),
+            node: node.into(),
+            device: None,
+        },
+        body.for_ms,
+    )
+    .await
 }
 
 /// `POST …/hold` of a device.
@@ -371,11 +431,20 @@ pub async fn hold_device(
     Path((group, node, device)): Path<(String, String, String)>,
     Json(body): Json<HoldBody>,
 ) -> Result<Json<Value>, ApiError> {
-    let target = Target { group: group.into(), node: node.into(), device: Some(device.into()) };
+    let target = Target {
+        group: group.into(),
+        node: node.into(),
+        device: Some(device.into()),
+    };
     hold(&shared, operator, target, body.for_ms).await
 }
 
-async fn hold(shared: &Shared, operator: Operator, target: Target, for_ms: u64) -> Result<Json<Value>, ApiError> {
+async fn hold(
+    shared: &Shared,
+    operator: Operator,
+    target: Target,
+    for_ms: u64,
+) -> Result<Json<Value>, ApiError> {
     tracing::info!(%target, for_ms, by = operator.by, "hold");
     shared
         .core
@@ -386,7 +455,11 @@ async fn hold(shared: &Shared, operator: Operator, target: Target, for_ms: u64) 
             }
             let until_ms = now.engine_ms.saturating_add(for_ms);
             holds
-                .set(Hold { target, until_ms, by: operator.by.into() })
+                .set(Hold {
+                    target,
+                    until_ms,
+                    by: operator.by.into(),
+                })
                 .map(|()| json!({"held": true, "until": now.wall_ms.saturating_add(for_ms)}))
         })
         .await?

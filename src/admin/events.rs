@@ -101,15 +101,24 @@ fn page(record: &Record, device: Option<&str>, send: &mpsc::Sender<Event>) -> bo
     let event = match record.class {
         Class::Alarm | Class::Command => {
             let body: Value = serde_json::from_slice(&record.body).unwrap_or(Value::Null);
-            Event::default().event(record.class.as_str()).data(body.to_string())
+            Event::default()
+                .event(record.class.as_str())
+                .data(body.to_string())
         }
         Class::Data | Class::Birth if device.is_some_and(|d| d == name(record)) => {
-            let metrics: Vec<Value> = lines(record, "*").filter_map(|line| serde_json::from_str(&line).ok()).collect();
-            Event::default().event("data").data(Value::Array(metrics).to_string())
+            let metrics: Vec<Value> = lines(record, "*")
+                .filter_map(|line| serde_json::from_str(&line).ok())
+                .collect();
+            Event::default()
+                .event("data")
+                .data(Value::Array(metrics).to_string())
         }
         _ => return true,
     };
-    !matches!(send.try_send(event), Err(mpsc::error::TrySendError::Closed(_)))
+    !matches!(
+        send.try_send(event),
+        Err(mpsc::error::TrySendError::Closed(_))
+    )
 }
 
 /// `group/node[/device]`.
@@ -153,7 +162,8 @@ fn lines<'a>(record: &'a Record, filter: &'a str) -> impl Iterator<Item = String
 
 /// `*` stands for any text, `?` for one character.
 fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (pattern, text): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t, mut star) = (0, 0, None);
     while t < text.len() {
         match pattern.get(p) {
@@ -175,7 +185,9 @@ fn glob(pattern: &str, text: &str) -> bool {
             },
         }
     }
-    pattern.get(p..).is_some_and(|rest| rest.iter().all(|c| *c == '*'))
+    pattern
+        .get(p..)
+        .is_some_and(|rest| rest.iter().all(|c| *c == '*'))
 }
 
 #[cfg(test)]
@@ -186,8 +198,16 @@ mod tests {
     fn globs() {
         for (pattern, text, fine) in [
             ("*", "a/b/c", true),
-            ("plantA/*/press-*/Temperature", "plantA/n1/press-2/Temperature", true),
-            ("plantA/*/press-*/Temperature", "plantA/n1/pump/Temperature", false),
+            (
+                "plantA/*/press-*/Temperature",
+                "plantA/n1/press-2/Temperature",
+                true,
+            ),
+            (
+                "plantA/*/press-*/Temperature",
+                "plantA/n1/pump/Temperature",
+                false,
+            ),
             ("a?c", "abc", true),
             ("a?c", "ac", false),
             ("*x*y", "axbxy", true),

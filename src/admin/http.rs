@@ -40,7 +40,9 @@ impl Doors {
     /// # Errors
     /// [`BindError`].
     pub async fn bind(listen: std::net::SocketAddr, folder: &Path) -> Result<Self, BindError> {
-        let tcp = TcpListener::bind(listen).await.map_err(|e| BindError::Tcp(listen, e))?;
+        let tcp = TcpListener::bind(listen)
+            .await
+            .map_err(|e| BindError::Tcp(listen, e))?;
         let path = folder.join("admin.sock");
         let at = |e| BindError::Socket(path.clone(), e);
         std::fs::create_dir_all(folder).map_err(at)?;
@@ -87,12 +89,27 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/api/status", get(status::status))
         .route("/api/devices", get(devices::list))
         .route("/api/devices/{group}/{node}", get(devices::node))
-        .route("/api/devices/{group}/{node}/rebirth", post(devices::rebirth).get(devices::named::<0>))
-        .route("/api/devices/{group}/{node}/write", post(devices::write_node).get(devices::named::<1>))
-        .route("/api/devices/{group}/{node}/hold", post(devices::hold_node).get(devices::named::<2>))
+        .route(
+            "/api/devices/{group}/{node}/rebirth",
+            post(devices::rebirth).get(devices::named::<0>),
+        )
+        .route(
+            "/api/devices/{group}/{node}/write",
+            post(devices::write_node).get(devices::named::<1>),
+        )
+        .route(
+            "/api/devices/{group}/{node}/hold",
+            post(devices::hold_node).get(devices::named::<2>),
+        )
         .route("/api/devices/{group}/{node}/{device}", get(devices::device))
-        .route("/api/devices/{group}/{node}/{device}/write", post(devices::write_device))
-        .route("/api/devices/{group}/{node}/{device}/hold", post(devices::hold_device))
+        .route(
+            "/api/devices/{group}/{node}/{device}/write",
+            post(devices::write_device),
+        )
+        .route(
+            "/api/devices/{group}/{node}/{device}/hold",
+            post(devices::hold_device),
+        )
         .route("/api/rules", get(api::rules))
         .route("/api/rules/{id}", get(api::rule))
         .route("/api/rules/{id}/{action}", post(api::rule_action))
@@ -119,8 +136,16 @@ async fn harden(mut response: Response) -> Response {
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         ),
     );
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    headers.insert(
+        header::REFERRER_POLICY,
+        HeaderValue::from_static("no-referrer"),
+    );
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
     response
 }

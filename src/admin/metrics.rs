@@ -16,6 +16,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use super::Shared;
 use super::api::ApiError;
 use super::status::look;
+use crate::broker::Handle;
 
 /// Renders counts.
 pub struct Exporter {
@@ -32,89 +33,279 @@ impl Exporter {
     /// An exporter with every name described.
     #[must_use]
     pub fn new() -> Self {
-        let exporter = Self { recorder: PrometheusBuilder::new().build_recorder() };
+        let exporter = Self {
+            recorder: PrometheusBuilder::new().build_recorder(),
+        };
         for (name, counter, help) in NAMES {
             if *counter {
-                exporter.recorder.describe_counter((*name).into(), None, (*help).into());
+                exporter
+                    .recorder
+                    .describe_counter((*name).into(), None, (*help).into());
             } else {
-                exporter.recorder.describe_gauge((*name).into(), None, (*help).into());
+                exporter
+                    .recorder
+                    .describe_gauge((*name).into(), None, (*help).into());
             }
         }
         exporter
     }
 
     fn counter(&self, name: &'static str, labels: &[(&'static str, &str)], value: u64) {
-        self.recorder.register_counter(&key(name, labels), &METADATA).absolute(value);
+        self.recorder
+            .register_counter(&key(name, labels), &METADATA)
+            .absolute(value);
     }
 
     #[expect(clippy::cast_precision_loss, reason = "Prometheus values are doubles")]
     fn gauge(&self, name: &'static str, labels: &[(&'static str, &str)], value: u64) {
-        self.recorder.register_gauge(&key(name, labels), &METADATA).set(value as f64);
+        self.recorder
+            .register_gauge(&key(name, labels), &METADATA)
+            .set(value as f64);
     }
 
     fn gauge_f64(&self, name: &'static str, labels: &[(&'static str, &str)], value: f64) {
-        self.recorder.register_gauge(&key(name, labels), &METADATA).set(value);
+        self.recorder
+            .register_gauge(&key(name, labels), &METADATA)
+            .set(value);
     }
 }
 
-static METADATA: metrics::Metadata<'static> =
-    metrics::Metadata::new("sparkgate", metrics::Level::INFO, Some("sparkgate::admin::metrics"));
+static METADATA: metrics::Metadata<'static> = metrics::Metadata::new(
+    "sparkgate",
+    metrics::Level::INFO,
+    Some("sparkgate::admin::metrics"),
+);
 
 fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
-    let labels: Vec<Label> = labels.iter().map(|(k, v)| Label::new(*k, (*v).to_owned())).collect();
+    let labels: Vec<Label> = labels
+        .iter()
+        .map(|(k, v)| Label::new(*k, (*v).to_owned()))
+        .collect();
     Key::from_parts(name, labels)
 }
 
 /// Every name, whether it is a counter, and what it says.
 pub const NAMES: &[(&str, bool, &str)] = &[
-    ("sparkgate_info", false, "Always 1; labels say version, gateway and MQTT engine"),
-    ("sparkgate_start_time_seconds", false, "When the process started, seconds since 1970"),
-    ("sparkgate_records_received_total", true, "Accepted messages that became records"),
-    ("sparkgate_records_derived_total", true, "Records made here: alarms, commands, inferences, gaps, schemas"),
-    ("sparkgate_records_published_total", true, "Records acknowledged by their stream"),
-    ("sparkgate_records_filtered_total", true, "Records that were not to leave"),
-    ("sparkgate_records_dropped_total", true, "Records lost, by reason"),
-    ("sparkgate_records_pending", false, "Records that wait for their stream"),
-    ("sparkgate_sparkplug_messages_total", true, "Sparkplug messages resolved"),
-    ("sparkgate_sparkplug_metrics_total", true, "Metrics resolved"),
-    ("sparkgate_sparkplug_invalid_total", true, "Messages and metrics refused, by reason"),
-    ("sparkgate_sparkplug_ignored_total", true, "Messages without effect, by reason"),
-    ("sparkgate_sparkplug_rebirth_requests_total", true, "Rebirth requests, by cause"),
-    ("sparkgate_sparkplug_nodes", false, "Edge nodes known, by state"),
-    ("sparkgate_sparkplug_devices", false, "Devices known, by state"),
+    (
+        "sparkgate_info",
+        false,
+        "Always 1; labels say version, gateway and MQTT engine",
+    ),
+    (
+        "sparkgate_start_time_seconds",
+        false,
+        "When the process started, seconds since 1970",
+    ),
+    (
+        "sparkgate_records_received_total",
+        true,
+        "Accepted messages that became records",
+    ),
+    (
+        "sparkgate_records_derived_total",
+        true,
+        "Records made here: alarms, commands, inferences, gaps, schemas",
+    ),
+    (
+        "sparkgate_records_published_total",
+        true,
+        "Records acknowledged by their stream",
+    ),
+    (
+        "sparkgate_records_filtered_total",
+        true,
+        "Records that were not to leave",
+    ),
+    (
+        "sparkgate_records_dropped_total",
+        true,
+        "Records lost, by reason",
+    ),
+    (
+        "sparkgate_records_pending",
+        false,
+        "Records that wait for their stream",
+    ),
+    (
+        "sparkgate_sparkplug_messages_total",
+        true,
+        "Sparkplug messages resolved",
+    ),
+    (
+        "sparkgate_sparkplug_metrics_total",
+        true,
+        "Metrics resolved",
+    ),
+    (
+        "sparkgate_sparkplug_invalid_total",
+        true,
+        "Messages and metrics refused, by reason",
+    ),
+    (
+        "sparkgate_sparkplug_ignored_total",
+        true,
+        "Messages without effect, by reason",
+    ),
+    (
+        "sparkgate_sparkplug_rebirth_requests_total",
+        true,
+        "Rebirth requests, by cause",
+    ),
+    (
+        "sparkgate_sparkplug_nodes",
+        false,
+        "Edge nodes known, by state",
+    ),
+    (
+        "sparkgate_sparkplug_devices",
+        false,
+        "Devices known, by state",
+    ),
     ("sparkgate_rule_matches_total", true, "Rule matches"),
-    ("sparkgate_rule_errors_total", true, "Rule evaluations without a result"),
+    (
+        "sparkgate_rule_errors_total",
+        true,
+        "Rule evaluations without a result",
+    ),
     ("sparkgate_alarms_active", false, "Alarms that are active"),
-    ("sparkgate_alarms_unacknowledged", false, "Alarms that nobody acknowledged"),
-    ("sparkgate_commands_total", true, "Steps of local writes, by status"),
-    ("sparkgate_decision_seconds", false, "Latency from socket read of the cause to socket write of the command, by quantile"),
-    ("sparkgate_decision_seconds_count", true, "Decisions measured"),
+    (
+        "sparkgate_alarms_unacknowledged",
+        false,
+        "Alarms that nobody acknowledged",
+    ),
+    (
+        "sparkgate_commands_total",
+        true,
+        "Steps of local writes, by status",
+    ),
+    (
+        "sparkgate_decision_seconds",
+        false,
+        "Latency from socket read of the cause to socket write of the command, by quantile",
+    ),
+    (
+        "sparkgate_decision_seconds_count",
+        true,
+        "Decisions measured",
+    ),
     ("sparkgate_decision_seconds_sum", false, "Their sum"),
     ("sparkgate_model_runs_total", true, "Answers of a model"),
-    ("sparkgate_model_skipped_total", true, "Windows that a model did not take, by reason"),
-    ("sparkgate_model_latency_seconds", false, "Latency from request to answer, by quantile"),
-    ("sparkgate_model_fallback_active", false, "1 while the lighter model answers"),
-    ("sparkgate_windows_without_verdict_total", true, "Windows that came to nothing, by reason"),
-    ("sparkgate_buffer_hot_bytes", false, "Weight of the records in memory"),
-    ("sparkgate_buffer_warm_bytes", false, "Size of the journal's files"),
-    ("sparkgate_buffer_warm_limit_bytes", false, "Quota of the journal's files"),
-    ("sparkgate_buffer_written_bytes_total", true, "Bytes written to disk by the journal"),
-    ("sparkgate_buffer_appended_bytes_total", true, "Bytes of bodies appended to the journal"),
-    ("sparkgate_buffer_fsyncs_total", true, "Successful fsyncs of the journal"),
-    ("sparkgate_buffer_served_records_total", true, "Records read, by tier"),
-    ("sparkgate_disk_healthy", false, "1 while the journal's disk takes what is written"),
-    ("sparkgate_uplink_up", false, "1 while a lane's records leave"),
-    ("sparkgate_uplink_pending_records", false, "Records of a lane that wait"),
-    ("sparkgate_uplink_in_flight_records", false, "Records of a lane that are sent and not acknowledged"),
-    ("sparkgate_uplink_oldest_pending_seconds", false, "Age of the oldest record that waits"),
-    ("sparkgate_uplink_resyncs_total", true, "Times the stream was inspected to find the place to go on"),
-    ("sparkgate_uplink_duplicates_total", true, "Acknowledgements that said duplicate"),
+    (
+        "sparkgate_model_skipped_total",
+        true,
+        "Windows that a model did not take, by reason",
+    ),
+    (
+        "sparkgate_model_latency_seconds",
+        false,
+        "Latency from request to answer, by quantile",
+    ),
+    (
+        "sparkgate_model_fallback_active",
+        false,
+        "1 while the lighter model answers",
+    ),
+    (
+        "sparkgate_windows_without_verdict_total",
+        true,
+        "Windows that came to nothing, by reason",
+    ),
+    (
+        "sparkgate_buffer_hot_bytes",
+        false,
+        "Weight of the records in memory",
+    ),
+    (
+        "sparkgate_buffer_warm_bytes",
+        false,
+        "Size of the journal's files",
+    ),
+    (
+        "sparkgate_buffer_warm_limit_bytes",
+        false,
+        "Quota of the journal's files",
+    ),
+    (
+        "sparkgate_buffer_written_bytes_total",
+        true,
+        "Bytes written to disk by the journal",
+    ),
+    (
+        "sparkgate_buffer_appended_bytes_total",
+        true,
+        "Bytes of bodies appended to the journal",
+    ),
+    (
+        "sparkgate_buffer_fsyncs_total",
+        true,
+        "Successful fsyncs of the journal",
+    ),
+    (
+        "sparkgate_buffer_served_records_total",
+        true,
+        "Records read, by tier",
+    ),
+    (
+        "sparkgate_disk_healthy",
+        false,
+        "1 while the journal's disk takes what is written",
+    ),
+    (
+        "sparkgate_uplink_up",
+        false,
+        "1 while a lane's records leave",
+    ),
+    (
+        "sparkgate_uplink_pending_records",
+        false,
+        "Records of a lane that wait",
+    ),
+    (
+        "sparkgate_uplink_in_flight_records",
+        false,
+        "Records of a lane that are sent and not acknowledged",
+    ),
+    (
+        "sparkgate_uplink_oldest_pending_seconds",
+        false,
+        "Age of the oldest record that waits",
+    ),
+    (
+        "sparkgate_uplink_resyncs_total",
+        true,
+        "Times the stream was inspected to find the place to go on",
+    ),
+    (
+        "sparkgate_uplink_duplicates_total",
+        true,
+        "Acknowledgements that said duplicate",
+    ),
     ("sparkgate_mqtt_connections", false, "Client connections"),
-    ("sparkgate_mqtt_sessions", false, "Client sessions, connected or not"),
-    ("sparkgate_mqtt_retained_messages", false, "Retained messages"),
-    ("sparkgate_mqtt_publishes_total", true, "Publishes accepted from clients"),
-    ("sparkgate_mqtt_dropped_total", true, "Messages the broker dropped, by reason"),
-    ("sparkgate_mqtt_refused_total", true, "What the broker refused, by reason"),
+    (
+        "sparkgate_mqtt_sessions",
+        false,
+        "Client sessions, connected or not",
+    ),
+    (
+        "sparkgate_mqtt_retained_messages",
+        false,
+        "Retained messages",
+    ),
+    (
+        "sparkgate_mqtt_publishes_total",
+        true,
+        "Publishes accepted from clients",
+    ),
+    (
+        "sparkgate_mqtt_dropped_total",
+        true,
+        "Messages the broker dropped, by reason",
+    ),
+    (
+        "sparkgate_mqtt_refused_total",
+        true,
+        "What the broker refused, by reason",
+    ),
 ];
 
 /// `GET /metrics`.
@@ -132,42 +323,88 @@ async fn render(shared: &Shared) -> Result<String, ApiError> {
     let broker = shared.broker.stats();
     to.gauge(
         "sparkgate_info",
-        &[("version", env!("CARGO_PKG_VERSION")), ("gateway", &shared.gateway), ("mqtt_engine", broker.engine)],
+        &[
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("gateway", &shared.gateway),
+            ("mqtt_engine", broker.engine),
+        ],
         1,
     );
-    #[expect(clippy::cast_precision_loss, reason = "ms since 1970 are exact in a double")]
-    to.gauge_f64("sparkgate_start_time_seconds", &[], shared.started_ms as f64 / 1000.0);
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "ms since 1970 are exact in a double"
+    )]
+    to.gauge_f64(
+        "sparkgate_start_time_seconds",
+        &[],
+        shared.started_ms as f64 / 1000.0,
+    );
     records(shared, to);
     let counters = &view.counters;
     to.counter("sparkgate_sparkplug_messages_total", &[], counters.messages);
     to.counter("sparkgate_sparkplug_metrics_total", &[], counters.metrics);
     for (reason, count) in &counters.invalid {
-        to.counter("sparkgate_sparkplug_invalid_total", &[("reason", reason)], *count);
+        to.counter(
+            "sparkgate_sparkplug_invalid_total",
+            &[("reason", reason)],
+            *count,
+        );
     }
     for (reason, count) in &counters.ignored {
-        to.counter("sparkgate_sparkplug_ignored_total", &[("reason", reason)], *count);
+        to.counter(
+            "sparkgate_sparkplug_ignored_total",
+            &[("reason", reason)],
+            *count,
+        );
     }
     for (cause, count) in &counters.rebirths {
-        to.counter("sparkgate_sparkplug_rebirth_requests_total", &[("cause", cause)], *count);
+        to.counter(
+            "sparkgate_sparkplug_rebirth_requests_total",
+            &[("cause", cause)],
+            *count,
+        );
     }
-    for (name, (all, online)) in [("sparkgate_sparkplug_nodes", view.nodes), ("sparkgate_sparkplug_devices", view.devices)] {
+    for (name, (all, online)) in [
+        ("sparkgate_sparkplug_nodes", view.nodes),
+        ("sparkgate_sparkplug_devices", view.devices),
+    ] {
         to.gauge(name, &[("state", "online")], online as u64);
         to.gauge(name, &[("state", "offline")], (all - online) as u64);
     }
     to.counter("sparkgate_rule_matches_total", &[], counters.matches);
     to.counter("sparkgate_rule_errors_total", &[], counters.rule_errors);
     to.gauge("sparkgate_alarms_active", &[], view.active as u64);
-    to.gauge("sparkgate_alarms_unacknowledged", &[], view.unacknowledged as u64);
+    to.gauge(
+        "sparkgate_alarms_unacknowledged",
+        &[],
+        view.unacknowledged as u64,
+    );
     for (status, count) in &view.writes {
         to.counter("sparkgate_commands_total", &[("status", status)], *count);
     }
-    to.gauge_f64("sparkgate_decision_seconds", &[("quantile", "0.5")], view.decision.p50 / 1e6);
-    to.gauge_f64("sparkgate_decision_seconds", &[("quantile", "0.99")], view.decision.p99 / 1e6);
+    to.gauge_f64(
+        "sparkgate_decision_seconds",
+        &[("quantile", "0.5")],
+        view.decision.p50 / 1e6,
+    );
+    to.gauge_f64(
+        "sparkgate_decision_seconds",
+        &[("quantile", "0.99")],
+        view.decision.p99 / 1e6,
+    );
     to.counter("sparkgate_decision_seconds_count", &[], view.decision.count);
     #[expect(clippy::cast_precision_loss, reason = "Prometheus values are doubles")]
-    to.gauge_f64("sparkgate_decision_seconds_sum", &[], view.decision.sum_us as f64 / 1e6);
+    to.gauge_f64(
+        "sparkgate_decision_seconds_sum",
+        &[],
+        view.decision.sum_us as f64 / 1e6,
+    );
     for (reason, count) in &counters.no_verdict {
-        to.counter("sparkgate_windows_without_verdict_total", &[("reason", reason)], *count);
+        to.counter(
+            "sparkgate_windows_without_verdict_total",
+            &[("reason", reason)],
+            *count,
+        );
     }
     models(shared, to);
     uplink(shared, to);
@@ -176,10 +413,18 @@ async fn render(shared: &Shared) -> Result<String, ApiError> {
     to.gauge("sparkgate_mqtt_retained_messages", &[], broker.retained);
     to.counter("sparkgate_mqtt_publishes_total", &[], broker.publishes);
     for (reason, count) in &broker.dropped {
-        to.counter("sparkgate_mqtt_dropped_total", &[("reason", reason)], *count);
+        to.counter(
+            "sparkgate_mqtt_dropped_total",
+            &[("reason", reason)],
+            *count,
+        );
     }
     for (reason, count) in &broker.refused {
-        to.counter("sparkgate_mqtt_refused_total", &[("reason", reason)], *count);
+        to.counter(
+            "sparkgate_mqtt_refused_total",
+            &[("reason", reason)],
+            *count,
+        );
     }
     Ok(to.recorder.handle().render())
 }
@@ -192,17 +437,37 @@ fn records(shared: &Shared, to: &Exporter) {
     to.counter("sparkgate_records_filtered_total", &[], counts.filtered);
     to.gauge("sparkgate_records_pending", &[], counts.pending);
     for (reason, count) in &counts.dropped {
-        to.counter("sparkgate_records_dropped_total", &[("reason", reason)], *count);
+        to.counter(
+            "sparkgate_records_dropped_total",
+            &[("reason", reason)],
+            *count,
+        );
     }
     let stat = shared.journal.stat();
     to.gauge("sparkgate_buffer_hot_bytes", &[], stat.hot_bytes);
     to.gauge("sparkgate_buffer_warm_bytes", &[], stat.warm_bytes);
-    to.gauge("sparkgate_buffer_warm_limit_bytes", &[], stat.warm_max_bytes);
-    to.counter("sparkgate_buffer_written_bytes_total", &[], stat.bytes_written);
+    to.gauge(
+        "sparkgate_buffer_warm_limit_bytes",
+        &[],
+        stat.warm_max_bytes,
+    );
+    to.counter(
+        "sparkgate_buffer_written_bytes_total",
+        &[],
+        stat.bytes_written,
+    );
     to.counter("sparkgate_buffer_appended_bytes_total", &[], stat.bytes_in);
     to.counter("sparkgate_buffer_fsyncs_total", &[], stat.fsyncs);
-    to.counter("sparkgate_buffer_served_records_total", &[("tier", "hot")], stat.served_hot);
-    to.counter("sparkgate_buffer_served_records_total", &[("tier", "warm")], stat.served_warm);
+    to.counter(
+        "sparkgate_buffer_served_records_total",
+        &[("tier", "hot")],
+        stat.served_hot,
+    );
+    to.counter(
+        "sparkgate_buffer_served_records_total",
+        &[("tier", "warm")],
+        stat.served_warm,
+    );
     to.gauge("sparkgate_disk_healthy", &[], u64::from(stat.is_healthy()));
 }
 
@@ -211,26 +476,48 @@ fn models(shared: &Shared, to: &Exporter) {
         let name: &str = &model.model;
         to.counter("sparkgate_model_runs_total", &[("model", name)], model.runs);
         for (reason, count) in &model.skipped {
-            to.counter("sparkgate_model_skipped_total", &[("model", name), ("reason", reason)], *count);
+            to.counter(
+                "sparkgate_model_skipped_total",
+                &[("model", name), ("reason", reason)],
+                *count,
+            );
         }
         #[expect(clippy::cast_precision_loss, reason = "Prometheus values are doubles")]
         for (quantile, us) in [("0.5", model.p50_us), ("0.95", model.p95_us)] {
-            to.gauge_f64("sparkgate_model_latency_seconds", &[("model", name), ("quantile", quantile)], us as f64 / 1e6);
+            to.gauge_f64(
+                "sparkgate_model_latency_seconds",
+                &[("model", name), ("quantile", quantile)],
+                us as f64 / 1e6,
+            );
         }
-        to.gauge("sparkgate_model_fallback_active", &[("model", name)], u64::from(model.fallback_active));
+        to.gauge(
+            "sparkgate_model_fallback_active",
+            &[("model", name)],
+            u64::from(model.fallback_active),
+        );
     }
 }
 
 fn uplink(shared: &Shared, to: &Exporter) {
     let Some(bridge) = &shared.bridge else { return };
     let status = bridge.status();
-    let oldest = status.oldest_pending_s(super::status::wall_ms()).unwrap_or(0.0);
+    let oldest = status
+        .oldest_pending_s(super::status::wall_ms())
+        .unwrap_or(0.0);
     to.gauge_f64("sparkgate_uplink_oldest_pending_seconds", &[], oldest);
     for (lane, of) in [("data", &status.data), ("alarms", &status.alarms)] {
         let labels = [("lane", lane)];
-        to.gauge("sparkgate_uplink_up", &labels, u64::from(of.state == crate::bridge::status::UplinkState::Ok));
+        to.gauge(
+            "sparkgate_uplink_up",
+            &labels,
+            u64::from(of.state == crate::bridge::status::UplinkState::Ok),
+        );
         to.gauge("sparkgate_uplink_pending_records", &labels, of.pending);
-        to.gauge("sparkgate_uplink_in_flight_records", &labels, of.in_flight as u64);
+        to.gauge(
+            "sparkgate_uplink_in_flight_records",
+            &labels,
+            of.in_flight as u64,
+        );
         to.counter("sparkgate_uplink_resyncs_total", &labels, of.resyncs);
         to.counter("sparkgate_uplink_duplicates_total", &labels, of.duplicates);
     }

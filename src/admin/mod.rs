@@ -17,7 +17,7 @@ pub mod status;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::broker::Handle;
+use crate::broker::engine::Engine;
 use crate::buffer::Journal;
 use crate::pipeline::task::CoreHandle;
 
@@ -28,7 +28,7 @@ pub struct Shared {
     /// The journal.
     pub journal: Journal,
     /// The broker engine.
-    pub broker: Arc<dyn Handle>,
+    pub broker: Arc<Engine>,
     /// The bridge, where one is configured.
     pub bridge: Option<Arc<crate::bridge::BridgeHandle>>,
     /// The model runner, where models are loaded.

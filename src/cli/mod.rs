@@ -7,12 +7,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub mod client;
 #[cfg(feature = "demo")]
 pub mod demo;
+mod models;
 mod offline;
 mod online;
 mod rules;
-mod table;
 pub mod run;
-mod models;
+mod table;
 
 /// Exit status for an unusable configuration (EX_CONFIG of sysexits.h).
 pub const EX_CONFIG: u8 = 78;
@@ -185,11 +185,20 @@ pub fn main() -> std::process::ExitCode {
         Verb::Rules { verb } => return rules::rules(verb),
         Verb::Models { verb } => return models::models(verb),
         Verb::Devices { verb } => online::devices(verb),
-        Verb::Write { target, assignment, ttl, listing } => {
+        Verb::Write {
+            target,
+            assignment,
+            ttl,
+            listing,
+        } => {
             return online::write(&target, &assignment, ttl, &listing);
         }
         Verb::Commands { verb } => online::commands(verb),
-        Verb::Hold { target, period, reach } => online::hold(&target, period, &reach),
+        Verb::Hold {
+            target,
+            period,
+            reach,
+        } => online::hold(&target, period, &reach),
         Verb::Alarms { verb } => online::alarms(verb),
         Verb::Tap { filter, reach } => online::tap(filter.as_deref(), &reach),
         Verb::Buffer { verb } => return offline::buffer(verb),

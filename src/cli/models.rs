@@ -48,12 +48,17 @@ pub(super) fn models(verb: ModelsVerb) -> ExitCode {
 }
 
 fn sources(paths: Vec<PathBuf>) -> Vec<Source> {
-    if paths.is_empty() { vec![Source::Embedded] } else { paths.into_iter().map(Source::Dir).collect() }
+    if paths.is_empty() {
+        vec![Source::Embedded]
+    } else {
+        paths.into_iter().map(Source::Dir).collect()
+    }
 }
 
 /// Every backend this build knows, in the usual order.
 fn preference() -> BackendPreference {
-    BackendPreference::parse(&crate::config::Models::default().backend).unwrap_or_else(|_| BackendPreference::builtin())
+    BackendPreference::parse(&crate::config::Models::default().backend)
+        .unwrap_or_else(|_| BackendPreference::builtin())
 }
 
 fn list(listing: &Listing) -> anyhow::Result<()> {
@@ -67,48 +72,97 @@ fn list(listing: &Listing) -> anyhow::Result<()> {
         .into_iter()
         .flatten()
         .map(|model| {
-            let mut row: Vec<String> = ["model", "version", "backend", "arithmetic", "runs", "p50_us", "p95_us", "objective_us"]
-                .iter()
-                .map(|key| table::cell(model.get(*key)))
-                .collect();
+            let mut row: Vec<String> = [
+                "model",
+                "version",
+                "backend",
+                "arithmetic",
+                "runs",
+                "p50_us",
+                "p95_us",
+                "objective_us",
+            ]
+            .iter()
+            .map(|key| table::cell(model.get(*key)))
+            .collect();
             let fallback = model.get("fallback_active").and_then(Value::as_bool) == Some(true);
-            row.push(if fallback { table::cell(model.get("lighter")) } else { "-".to_owned() });
+            row.push(if fallback {
+                table::cell(model.get("lighter"))
+            } else {
+                "-".to_owned()
+            });
             row
         })
         .collect();
-    table::print(&["MODEL", "VERSION", "BACKEND", "ARITHMETIC", "RUNS", "P50 µs", "P95 µs", "OBJECTIVE µs", "FALLBACK"], &rows);
+    table::print(
+        &[
+            "MODEL",
+            "VERSION",
+            "BACKEND",
+            "ARITHMETIC",
+            "RUNS",
+            "P50 µs",
+            "P95 µs",
+            "OBJECTIVE µs",
+            "FALLBACK",
+        ],
+        &rows,
+    );
     Ok(())
 }
 
 fn verify(paths: Vec<PathBuf>, output: Output) -> ExitCode {
-    let reports: Vec<_> = sources(paths).iter().map(|source| ::models::verify::verify_source(source, &preference())).collect();
+    let reports: Vec<_> = sources(paths)
+        .iter()
+        .map(|source| ::models::verify::verify_source(source, &preference()))
+        .collect();
     let fine = reports.iter().all(|report| report.ok);
     if output == Output::Json {
-        println!("{:#}", serde_json::to_value(&reports).unwrap_or(Value::Null));
+        println!(
+            "{:#}",
+            serde_json::to_value(&reports).unwrap_or(Value::Null)
+        );
     } else {
         for model in reports.iter().flat_map(|report| &report.models) {
             let name = model.model.as_deref().unwrap_or("-");
-            println!("{} {name} {} ({})", if model.ok { "ok    " } else { "FAILED" }, model.version.as_deref().unwrap_or("-"), model.origin);
+            println!(
+                "{} {name} {} ({})",
+                if model.ok { "ok    " } else { "FAILED" },
+                model.version.as_deref().unwrap_or("-"),
+                model.origin
+            );
             for error in &model.errors {
                 println!("         {error}");
             }
             for backend in &model.backends {
                 match &backend.reason {
-                    None => println!("         {}: {} golden rows hold, {}, {} ms", backend.backend, backend.golden_rows, backend.arithmetic, backend.load_ms),
+                    None => println!(
+                        "         {}: {} golden rows hold, {}, {} ms",
+                        backend.backend, backend.golden_rows, backend.arithmetic, backend.load_ms
+                    ),
                     Some(reason) => println!("         {}: {reason}", backend.backend),
                 }
             }
         }
     }
-    if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if fine {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn bench(paths: Vec<PathBuf>, output: Output) -> ExitCode {
     let config = ::models::bench::BenchConfig::default();
-    let reports: Vec<_> =
-        sources(paths).iter().map(|source| ::models::bench::bench(source, &preference(), &config)).collect();
+    let reports: Vec<_> = sources(paths)
+        .iter()
+        .map(|source| ::models::bench::bench(source, &preference(), &config))
+        .collect();
     if output == Output::Json {
-        println!("{:#}", serde_json::to_value(&reports).unwrap_or(Value::Null));
+        println!(
+            "{:#}",
+            serde_json::to_value(&reports).unwrap_or(Value::Null)
+        );
         return ExitCode::SUCCESS;
     }
     let mut rows = Vec::new();
@@ -126,10 +180,25 @@ fn bench(paths: Vec<PathBuf>, output: Output) -> ExitCode {
                 ]);
             }
             if let Some(reason) = &backend.reason {
-                eprintln!("{} on {}: {reason}", model.model.as_deref().unwrap_or("-"), backend.backend);
+                eprintln!(
+                    "{} on {}: {reason}",
+                    model.model.as_deref().unwrap_or("-"),
+                    backend.backend
+                );
             }
         }
     }
-    table::print(&["MODEL", "BACKEND", "ARITHMETIC", "BATCH", "P50 µs", "P99 µs", "P50 µs A WINDOW"], &rows);
+    table::print(
+        &[
+            "MODEL",
+            "BACKEND",
+            "ARITHMETIC",
+            "BATCH",
+            "P50 µs",
+            "P99 µs",
+            "P50 µs A WINDOW",
+        ],
+        &rows,
+    );
     ExitCode::SUCCESS
 }

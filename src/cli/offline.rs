@@ -66,11 +66,16 @@ impl Place {
         if let Some(folder) = &self.data_dir {
             return Ok(folder.join("journal"));
         }
-        match Config::read(self.config.config.as_deref(), self.config.config_dir.as_deref()) {
+        match Config::read(
+            self.config.config.as_deref(),
+            self.config.config_dir.as_deref(),
+        ) {
             Ok(loaded) => Ok(prepare::journal_folder(&loaded.value)),
             Err(errors) => {
                 let first = errors.first().map(ToString::to_string).unwrap_or_default();
-                anyhow::bail!("no journal is named: give --data-dir, or a configuration that can be read ({first})")
+                anyhow::bail!(
+                    "no journal is named: give --data-dir, or a configuration that can be read ({first})"
+                )
             }
         }
     }
@@ -85,15 +90,27 @@ pub(super) fn validate(args: &ConfigArgs, output: Output) -> ExitCode {
                 eprintln!("{error}");
             }
             if !prepared.model_errors.is_empty() {
-                eprintln!("{} models would not be activated", prepared.model_errors.len());
+                eprintln!(
+                    "{} models would not be activated",
+                    prepared.model_errors.len()
+                );
                 return ExitCode::from(EX_CONFIG);
             }
             let rules: usize = prepared.packs.iter().map(|pack| pack.rules().count()).sum();
             if output == Output::Json {
-                println!("{}", json!({"valid": true, "gateway": config.gateway.id, "rules": rules, "errors": []}));
+                println!(
+                    "{}",
+                    json!({"valid": true, "gateway": config.gateway.id, "rules": rules, "errors": []})
+                );
             } else {
-                let models = prepared.registry.as_ref().map_or(0, |registry| registry.models().count());
-                println!("valid: gateway {}, {rules} rules, {models} models", config.gateway.id);
+                let models = prepared
+                    .registry
+                    .as_ref()
+                    .map_or(0, |registry| registry.models().count());
+                println!(
+                    "valid: gateway {}, {rules} rules, {models} models",
+                    config.gateway.id
+                );
             }
             ExitCode::SUCCESS
         }
@@ -148,10 +165,10 @@ pub(super) fn config(verb: ConfigVerb) -> ExitCode {
     let table: toml::Table = text.parse().unwrap_or_default();
     let mut rows = Vec::new();
     leaves("", &table, &mut |key, value| {
-        let from = loaded
-            .sources
-            .get(key)
-            .map_or_else(|| "default".to_owned(), |(file, line)| format!("{}:{line}", file.display()));
+        let from = loaded.sources.get(key).map_or_else(
+            || "default".to_owned(),
+            |(file, line)| format!("{}:{line}", file.display()),
+        );
         rows.push(vec![key.to_owned(), value.to_string(), from]);
     });
     table::print(&["KEY", "VALUE", "SOURCE"], &rows);
@@ -160,7 +177,11 @@ pub(super) fn config(verb: ConfigVerb) -> ExitCode {
 
 fn leaves(prefix: &str, table: &toml::Table, each: &mut impl FnMut(&str, &toml::Value)) {
     for (key, value) in table {
-        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        let path = if prefix.is_empty() {
+            key.clone()
+        } else {
+            format!("{prefix}.{key}")
+        };
         match value {
             toml::Value::Table(inner) => leaves(&path, inner, each),
             other => each(&path, other),
@@ -191,7 +212,11 @@ fn progress(what: &'static str) -> impl FnMut(Progress) {
     let shown = std::io::stderr().is_terminal();
     move |at: Progress| {
         if shown {
-            let percent = at.done.saturating_mul(100).checked_div(at.total).unwrap_or(100);
+            let percent = at
+                .done
+                .saturating_mul(100)
+                .checked_div(at.total)
+                .unwrap_or(100);
             eprint!("\r{what} {percent:>3} % of {}", table::bytes(at.total));
             if at.done >= at.total {
                 eprintln!();
@@ -221,7 +246,12 @@ fn show(report: &tools::Report, output: Output) {
         .segments
         .iter()
         .map(|segment| {
-            let state = match (segment.unreadable, segment.torn_bytes, segment.lost.is_empty(), segment.sealed) {
+            let state = match (
+                segment.unreadable,
+                segment.torn_bytes,
+                segment.lost.is_empty(),
+                segment.sealed,
+            ) {
                 (Some(reason), ..) => reason.to_owned(),
                 (None, torn @ 1.., ..) => format!("{torn} torn bytes"),
                 (None, 0, false, _) => format!("{} gaps", segment.lost.len()),
@@ -238,7 +268,10 @@ fn show(report: &tools::Report, output: Output) {
             ]
         })
         .collect();
-    table::print(&["SEGMENT", "SIZE", "FIRST", "LAST", "RECORDS", "STATE"], &rows);
+    table::print(
+        &["SEGMENT", "SIZE", "FIRST", "LAST", "RECORDS", "STATE"],
+        &rows,
+    );
 }
 
 fn stat(place: &Place) -> anyhow::Result<bool> {
@@ -251,34 +284,53 @@ fn verify(place: &Place) -> anyhow::Result<bool> {
     let report = tools::verify(&place.journal()?, &mut progress("verify"))?;
     show(&report, place.output);
     if place.output == Output::Table {
-        println!("{}", if report.intact { "intact" } else { "damaged: see STATE; `sparkgate buffer repair` writes down what is lost" });
+        println!(
+            "{}",
+            if report.intact {
+                "intact"
+            } else {
+                "damaged: see STATE; `sparkgate buffer repair` writes down what is lost"
+            }
+        );
     }
     Ok(report.intact)
 }
 
 fn export(place: &Place, from: u64, to: u64) -> anyhow::Result<bool> {
-    let mut encoder = crate::pipeline::encode::Encoder::new("export", crate::pipeline::encode::Encoding::Json);
+    let mut encoder =
+        crate::pipeline::encode::Encoder::new("export", crate::pipeline::encode::Encoding::Json);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let count = tools::export(&place.journal()?, from, to, &mut progress("export"), &mut |record| {
-        let body: Value = encoder
-            .prepare(record, None, usize::MAX)
-            .ok()
-            .and_then(|prepared| prepared.bodies.first().and_then(|body| serde_json::from_slice(body).ok()))
-            .unwrap_or_else(|| {
-                use base64::Engine;
-                Value::String(base64::engine::general_purpose::STANDARD.encode(&record.body))
+    let count = tools::export(
+        &place.journal()?,
+        from,
+        to,
+        &mut progress("export"),
+        &mut |record| {
+            let body: Value = encoder
+                .prepare(record, None, usize::MAX)
+                .ok()
+                .and_then(|prepared| {
+                    prepared
+                        .bodies
+                        .first()
+                        .and_then(|body| serde_json::from_slice(body).ok())
+                })
+                .unwrap_or_else(|| {
+                    use base64::Engine;
+                    Value::String(base64::engine::general_purpose::STANDARD.encode(&record.body))
+                });
+            let line = json!({
+                "record": record.id,
+                "class": record.class.as_str(),
+                "group": record.key.group.as_deref(),
+                "node": record.key.node.as_deref(),
+                "device": record.key.device.as_deref(),
+                "received_at": record.received_ms,
+                "body": body,
             });
-        let line = json!({
-            "record": record.id,
-            "class": record.class.as_str(),
-            "group": record.key.group.as_deref(),
-            "node": record.key.node.as_deref(),
-            "device": record.key.device.as_deref(),
-            "received_at": record.received_ms,
-            "body": body,
-        });
-        writeln!(out, "{line}")
-    })?;
+            writeln!(out, "{line}")
+        },
+    )?;
     out.flush()?;
     eprintln!("{count} records");
     Ok(true)
@@ -288,10 +340,16 @@ fn repair(place: &Place) -> anyhow::Result<bool> {
     let recovery = tools::repair(&place.journal()?, &mut progress("repair"))?;
     println!("torn bytes cut: {}", recovery.torn_bytes);
     for file in &recovery.quarantined {
-        println!("set aside: {} -> {} ({})", file.name, file.moved_to, file.reason);
+        println!(
+            "set aside: {} -> {} ({})",
+            file.name, file.moved_to, file.reason
+        );
     }
     for gap in &recovery.gaps {
-        println!("lost: {} records {}..={} ({})", gap.count, gap.from, gap.to, gap.cause);
+        println!(
+            "lost: {} records {}..={} ({})",
+            gap.count, gap.from, gap.to, gap.cause
+        );
     }
     Ok(true)
 }
@@ -305,7 +363,9 @@ pub(super) fn passwd(file: &std::path::Path, user: &str) -> anyhow::Result<()> {
         first
     } else {
         let mut line = String::new();
-        std::io::stdin().read_line(&mut line).context("password on standard input")?;
+        std::io::stdin()
+            .read_line(&mut line)
+            .context("password on standard input")?;
         line.trim_end_matches(['\r', '\n']).to_owned()
     };
     crate::broker::auth::set_password(file, user, &password)?;
@@ -326,14 +386,19 @@ pub(super) fn doctor(args: &ConfigArgs, output: Output) -> ExitCode {
         eprintln!("there is no [bridge] in this configuration: nothing leaves the box");
         return ExitCode::FAILURE;
     };
-    match block_on(async { Ok(crate::bridge::doctor::examine(&bridge, &config.gateway.id).await?) }) {
+    match block_on(async { Ok(crate::bridge::doctor::examine(&bridge, &config.gateway.id).await?) })
+    {
         Ok(report) => {
             if output == Output::Json {
                 println!("{:#}", serde_json::to_value(&report).unwrap_or(Value::Null));
             } else {
                 println!("{report}");
             }
-            if report.is_safe() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if report.is_safe() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         Err(error) => {
             eprintln!("sparkgate: {error:#}");

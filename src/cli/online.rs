@@ -94,8 +94,10 @@ fn list(
     match listing.output {
         Output::Json => println!("{answer:#}"),
         Output::Table => {
-            let rows: Vec<Vec<String>> =
-                answer.as_array().map(|items| items.iter().map(row).collect()).unwrap_or_default();
+            let rows: Vec<Vec<String>> = answer
+                .as_array()
+                .map(|items| items.iter().map(row).collect())
+                .unwrap_or_default();
             table::print(heading, &rows);
         }
     }
@@ -115,7 +117,9 @@ fn encode(part: &str) -> String {
     let mut out = String::new();
     for byte in part.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'%' => out.push(char::from(byte)),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'%' => {
+                out.push(char::from(byte))
+            }
             _ => out.push_str(&format!("%{byte:02X}")),
         }
     }
@@ -123,19 +127,26 @@ fn encode(part: &str) -> String {
 }
 
 fn short_time(value: Option<&Value>) -> String {
-    value.and_then(Value::as_u64).filter(|ms| *ms > 0).map_or_else(
-        || "-".to_owned(),
-        |ms| {
-            let now = std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0));
-            format!("{} ago", table::age(now.saturating_sub(ms) / 1000))
-        },
-    )
+    value
+        .and_then(Value::as_u64)
+        .filter(|ms| *ms > 0)
+        .map_or_else(
+            || "-".to_owned(),
+            |ms| {
+                let now = std::time::SystemTime::now()
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0));
+                format!("{} ago", table::age(now.saturating_sub(ms) / 1000))
+            },
+        )
 }
 
 fn name_of(item: &Value) -> String {
-    let mut name = format!("{}/{}", table::cell(item.get("group")), table::cell(item.get("node")));
+    let mut name = format!(
+        "{}/{}",
+        table::cell(item.get("group")),
+        table::cell(item.get("node"))
+    );
     if let Some(device) = item.get("device").and_then(Value::as_str) {
         name.push('/');
         name.push_str(device);
@@ -148,7 +159,17 @@ pub(super) fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
         DevicesVerb::List(listing) => list(
             &listing,
             "/api/devices",
-            &["DEVICE", "STATE", "SINCE", "BIRTHS", "DEATHS", "BDSEQ", "SEQ", "SCHEMA", "LAST REBIRTH CAUSE"],
+            &[
+                "DEVICE",
+                "STATE",
+                "SINCE",
+                "BIRTHS",
+                "DEATHS",
+                "BDSEQ",
+                "SEQ",
+                "SCHEMA",
+                "LAST REBIRTH CAUSE",
+            ],
             |item| {
                 let online = item.get("online").and_then(Value::as_bool).unwrap_or(false);
                 vec![
@@ -171,13 +192,31 @@ pub(super) fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
                 return Ok(());
             }
             println!("{}", name_of(&answer));
-            for key in ["online", "since", "births", "deaths", "bdseq", "last_seq", "last_rebirth_cause", "latency_ms", "schema"] {
+            for key in [
+                "online",
+                "since",
+                "births",
+                "deaths",
+                "bdseq",
+                "last_seq",
+                "last_rebirth_cause",
+                "latency_ms",
+                "schema",
+            ] {
                 if let Some(value) = answer.get(key) {
-                    let shown = if key == "since" { short_time(Some(value)) } else { table::cell(Some(value)) };
+                    let shown = if key == "since" {
+                        short_time(Some(value))
+                    } else {
+                        table::cell(Some(value))
+                    };
                     println!("  {key:<20}{shown}");
                 }
             }
-            let metrics = answer.get("metrics").and_then(Value::as_array).cloned().unwrap_or_default();
+            let metrics = answer
+                .get("metrics")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default();
             let rows: Vec<Vec<String>> = metrics
                 .iter()
                 .map(|m| {
@@ -186,7 +225,12 @@ pub(super) fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
                         table::cell(m.get("type")),
                         table::cell(m.get("value")),
                         short_time(m.get("timestamp")),
-                        if m.get("stale").and_then(Value::as_bool) == Some(true) { "stale" } else { "good" }.to_owned(),
+                        if m.get("stale").and_then(Value::as_bool) == Some(true) {
+                            "stale"
+                        } else {
+                            "good"
+                        }
+                        .to_owned(),
                     ]
                 })
                 .collect();
@@ -209,8 +253,10 @@ pub(super) fn write(target: &str, assignment: &str, ttl: Span, listing: &Listing
             anyhow::bail!("`{assignment}` is not METRIC=VALUE");
         };
         // Whatever is JSON is taken as JSON (true, 4.5, null, "text"); the rest is a text.
-        let value: Value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
-        let body = json!({"metrics": [{"name": metric, "value": value}], "ttl_ms": ttl.as_millis()});
+        let value: Value =
+            serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+        let body =
+            json!({"metrics": [{"name": metric, "value": value}], "ttl_ms": ttl.as_millis()});
         let path = format!("{}/write", target_path(target)?);
         block_on(Client::new(&listing.reach)?.post(&path, &body))
     };
@@ -220,10 +266,20 @@ pub(super) fn write(target: &str, assignment: &str, ttl: Span, listing: &Listing
             if listing.output == Output::Json {
                 println!("{answer:#}");
             } else {
-                let reason = answer.get("reason").and_then(Value::as_str).map(|r| format!(" ({r})"));
-                println!("{target} {assignment}: {status}{}", reason.unwrap_or_default());
+                let reason = answer
+                    .get("reason")
+                    .and_then(Value::as_str)
+                    .map(|r| format!(" ({r})"));
+                println!(
+                    "{target} {assignment}: {status}{}",
+                    reason.unwrap_or_default()
+                );
             }
-            if status == "confirmed" { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if status == "confirmed" {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         Err(error) => {
             eprintln!("sparkgate: {error:#}");
@@ -237,7 +293,9 @@ pub(super) fn commands(verb: CommandsVerb) -> anyhow::Result<()> {
     list(
         &listing,
         "/api/commands",
-        &["ID", "TARGET", "METRIC", "VALUE", "STATUS", "BY", "LATENCY", "REASON"],
+        &[
+            "ID", "TARGET", "METRIC", "VALUE", "STATUS", "BY", "LATENCY", "REASON",
+        ],
         |item| {
             vec![
                 table::cell(item.get("id")),
@@ -246,7 +304,9 @@ pub(super) fn commands(verb: CommandsVerb) -> anyhow::Result<()> {
                 table::cell(item.get("value")),
                 table::cell(item.get("status")),
                 table::cell(item.get("by")),
-                item.get("latency_us").and_then(Value::as_u64).map_or("-".into(), |us| format!("{us} µs")),
+                item.get("latency_us")
+                    .and_then(Value::as_u64)
+                    .map_or("-".into(), |us| format!("{us} µs")),
                 table::cell(item.get("reason")),
             ]
         },
@@ -284,12 +344,17 @@ pub(super) fn alarms(verb: AlarmsVerb) -> anyhow::Result<()> {
             );
         }
         AlarmsVerb::Ack { id, note, reach } => (id, "ack", json!({"note": note}), reach),
-        AlarmsVerb::Shelve { id, period, reach } => (id, "shelve", json!({"for_ms": period.as_millis()}), reach),
+        AlarmsVerb::Shelve { id, period, reach } => {
+            (id, "shelve", json!({"for_ms": period.as_millis()}), reach)
+        }
         AlarmsVerb::Unshelve { id, reach } => (id, "unshelve", json!({}), reach),
         AlarmsVerb::Suppress { id, reach } => (id, "suppress", json!({}), reach),
         AlarmsVerb::Reset { id, reach } => (id, "reset", json!({}), reach),
     };
-    let answer = block_on(Client::new(&reach)?.post(&format!("/api/alarms/{}/{action}", encode(&id).replace('/', "%2F")), &body))?;
+    let answer = block_on(Client::new(&reach)?.post(
+        &format!("/api/alarms/{}/{action}", encode(&id).replace('/', "%2F")),
+        &body,
+    ))?;
     eprintln!("{id}: {}", table::cell(answer.get("state")));
     Ok(())
 }
@@ -322,29 +387,87 @@ pub(super) fn status(listing: &Listing) -> anyhow::Result<()> {
             .and_then(Value::as_object)
             .filter(|m| !m.is_empty())
             .map_or("none".to_owned(), |m| {
-                m.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join(", ")
+                m.iter()
+                    .map(|(k, v)| format!("{k} {v}"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
             })
     };
-    println!("sparkgate {}  {}  up {}", at("/version"), at("/gateway"), table::age(number("/uptime_s")));
+    println!(
+        "sparkgate {}  {}  up {}",
+        at("/version"),
+        at("/gateway"),
+        table::age(number("/uptime_s"))
+    );
     println!();
-    println!("records    received {}  derived {}  published {}  pending {}  filtered {}",
-        at("/received"), at("/derived"), at("/published"), at("/pending"), at("/filtered"));
+    println!(
+        "records    received {}  derived {}  published {}  pending {}  filtered {}",
+        at("/received"),
+        at("/derived"),
+        at("/published"),
+        at("/pending"),
+        at("/filtered")
+    );
     println!("dropped    {}", map("/dropped"));
-    println!("invalid    {}  duplicates {}", map("/invalid"), at("/duplicates"));
-    println!("devices    nodes {} of {} online  devices {} of {} online",
-        at("/host/nodes_online"), at("/host/nodes"), at("/host/devices_online"), at("/host/devices"));
-    println!("decision   p50 {} µs  p99 {} µs", at("/decision_us/p50"), at("/decision_us/p99"));
-    println!("uplink     {}  oldest pending {}  drained in {}", at("/uplink/state"),
-        answer.pointer("/uplink/oldest_pending_s").and_then(Value::as_u64).map_or("-".into(), table::age),
-        answer.pointer("/uplink/drain_eta_s").and_then(Value::as_u64).map_or("-".into(), table::age));
-    println!("buffer     hot {}  warm {}  disk {}", table::bytes(number("/buffer/hot_bytes")),
-        table::bytes(number("/buffer/warm_bytes")), at("/buffer/disk"));
-    println!("mqtt       {}  connections {}", at("/mqtt/engine"), at("/mqtt/connections"));
-    println!("alarms     active {}  unacknowledged {}", at("/alarms/active"), at("/alarms/unacknowledged"));
-    for model in answer.get("models").and_then(Value::as_array).into_iter().flatten() {
-        println!("model      {} {}  {}  runs {}  p95 {} µs", table::cell(model.get("model")),
-            table::cell(model.get("version")), table::cell(model.get("backend")),
-            table::cell(model.get("runs")), table::cell(model.get("p95_us")));
+    println!(
+        "invalid    {}  duplicates {}",
+        map("/invalid"),
+        at("/duplicates")
+    );
+    println!(
+        "devices    nodes {} of {} online  devices {} of {} online",
+        at("/host/nodes_online"),
+        at("/host/nodes"),
+        at("/host/devices_online"),
+        at("/host/devices")
+    );
+    println!(
+        "decision   p50 {} µs  p99 {} µs",
+        at("/decision_us/p50"),
+        at("/decision_us/p99")
+    );
+    println!(
+        "uplink     {}  oldest pending {}  drained in {}",
+        at("/uplink/state"),
+        answer
+            .pointer("/uplink/oldest_pending_s")
+            .and_then(Value::as_u64)
+            .map_or("-".into(), table::age),
+        answer
+            .pointer("/uplink/drain_eta_s")
+            .and_then(Value::as_u64)
+            .map_or("-".into(), table::age)
+    );
+    println!(
+        "buffer     hot {}  warm {}  disk {}",
+        table::bytes(number("/buffer/hot_bytes")),
+        table::bytes(number("/buffer/warm_bytes")),
+        at("/buffer/disk")
+    );
+    println!(
+        "mqtt       {}  connections {}",
+        at("/mqtt/engine"),
+        at("/mqtt/connections")
+    );
+    println!(
+        "alarms     active {}  unacknowledged {}",
+        at("/alarms/active"),
+        at("/alarms/unacknowledged")
+    );
+    for model in answer
+        .get("models")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        println!(
+            "model      {} {}  {}  runs {}  p95 {} µs",
+            table::cell(model.get("model")),
+            table::cell(model.get("version")),
+            table::cell(model.get("backend")),
+            table::cell(model.get("runs")),
+            table::cell(model.get("p95_us"))
+        );
     }
     Ok(())
 }
@@ -355,7 +478,10 @@ mod tests {
 
     #[test]
     fn targets_become_paths() {
-        assert_eq!(target_path("plant A/n1/Pumpe Süd").unwrap(), "/api/devices/plant%20A/n1/Pumpe%20S%C3%BCd");
+        assert_eq!(
+            target_path("plant A/n1/Pumpe Süd").unwrap(),
+            "/api/devices/plant%20A/n1/Pumpe%20S%C3%BCd"
+        );
         assert_eq!(target_path("g/n%2Fx").unwrap(), "/api/devices/g/n%2Fx");
         for bad in ["g", "g/n/d/x", "g//d", ""] {
             assert!(target_path(bad).is_err(), "{bad}");

@@ -85,11 +85,18 @@ fn list(listing: &Listing) -> anyhow::Result<()> {
                 .iter()
                 .map(|key| table::cell(rule.get(*key)))
                 .chain([mode.to_owned()])
-                .chain(["fires", "errors"].iter().map(|key| table::cell(rule.get(*key))))
+                .chain(
+                    ["fires", "errors"]
+                        .iter()
+                        .map(|key| table::cell(rule.get(*key))),
+                )
                 .collect()
         })
         .collect();
-    table::print(&["PACK", "RULE", "VERSION", "KIND", "MODE", "FIRES", "ERRORS"], &rows);
+    table::print(
+        &["PACK", "RULE", "VERSION", "KIND", "MODE", "FIRES", "ERRORS"],
+        &rows,
+    );
     Ok(())
 }
 
@@ -127,8 +134,10 @@ fn test(paths: &[PathBuf], output: Output) -> ExitCode {
     }
     let failed = results.iter().filter(|(_, fine)| !fine).count();
     if output == Output::Json {
-        let rows: Vec<Value> =
-            results.iter().map(|(file, fine)| json!({"scenario": file, "passed": fine})).collect();
+        let rows: Vec<Value> = results
+            .iter()
+            .map(|(file, fine)| json!({"scenario": file, "passed": fine}))
+            .collect();
         println!("{:#}", Value::Array(rows));
     } else {
         println!("{} passed, {failed} failed", results.len() - failed);
@@ -160,11 +169,16 @@ fn run_pack(pack: &Path, output: Output, results: &mut Vec<(String, bool)>) -> b
         let shown = scenario.display().to_string();
         let outcome = std::fs::read_to_string(&scenario)
             .map_err(|error| error.to_string())
-            .and_then(|text| rules::scenario::run(&loaded, &shown, &text).map_err(|error| error.to_string()));
+            .and_then(|text| {
+                rules::scenario::run(&loaded, &shown, &text).map_err(|error| error.to_string())
+            });
         match outcome {
             Ok(report) => {
                 if output == Output::Table {
-                    println!("{} {shown}", if report.passed() { "ok    " } else { "FAILED" });
+                    println!(
+                        "{} {shown}",
+                        if report.passed() { "ok    " } else { "FAILED" }
+                    );
                     if !report.passed() {
                         println!("{report}");
                     }

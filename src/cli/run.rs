@@ -24,7 +24,10 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         eprintln!("{error}");
         return ExitCode::from(EX_CONFIG);
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("sparkgate: tokio runtime: {error}");
@@ -93,16 +96,24 @@ async fn reload(
     match prepare(file, folder) {
         Ok(prepared) => {
             let config = prepared.loaded.value;
+            // Users, rights and certificates; a pair that does not match keeps the old one in force.
+            if let Err(error) = shared.broker.reload(&config.mqtt) {
+                tracing::error!(%error, "the broker keeps its users, rights and certificates");
+            }
             let packs = prepared.packs;
             let host = crate::prepare::host_config(&config);
             let limits = crate::prepare::write_limits(&config);
             let dry_run = config.rules.dry_run;
             let done = shared
                 .core
-                .ask(move |core, now, ports| core.reconfigure(now, packs, host, limits, dry_run, ports))
+                .ask(move |core, now, ports| {
+                    core.reconfigure(now, packs, host, limits, dry_run, ports)
+                })
                 .await;
             match done {
-                Ok(()) => tracing::info!("configuration reloaded: rules, host and writes; listeners, buffer, models and bridge need a restart"),
+                Ok(()) => tracing::info!(
+                    "configuration reloaded: rules, host, writes, users, rights and certificates; listeners, buffer, models and bridge need a restart"
+                ),
                 Err(error) => tracing::error!(%error, "reload"),
             }
         }
@@ -110,7 +121,10 @@ async fn reload(
             for error in &errors {
                 tracing::error!(%error, "configuration refused");
             }
-            tracing::error!(mistakes = errors.len(), "the configuration that was in force stays in force");
+            tracing::error!(
+                mistakes = errors.len(),
+                "the configuration that was in force stays in force"
+            );
         }
     }
     let _ = sd_notify::notify(&[NotifyState::Ready]);

@@ -17,7 +17,10 @@ fn render(heading: &[&str], rows: &[Vec<String>]) -> String {
         let mut out = String::new();
         for (cell, width) in cells.zip(&widths) {
             out.push_str(cell);
-            out.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count()) + 2));
+            out.extend(std::iter::repeat_n(
+                ' ',
+                width.saturating_sub(cell.chars().count()) + 2,
+            ));
         }
         text.push_str(out.trim_end());
         text.push('\n');
@@ -65,12 +68,21 @@ mod tests {
 
     #[test]
     fn columns_align_by_characters_not_bytes() {
-        let text = render(&["NAME", "N"], &[vec!["Süd".into(), "1".into()], vec!["pressline".into(), "22".into()]]);
+        let text = render(
+            &["NAME", "N"],
+            &[
+                vec!["Süd".into(), "1".into()],
+                vec!["pressline".into(), "22".into()],
+            ],
+        );
         assert_eq!(text, "NAME       N\nSüd        1\npressline  22\n");
     }
 
     #[test]
     fn quantities_read_well() {
-        assert_eq!((bytes(1536), age(3_725), age(90_061)), ("1.5 KiB".into(), "1h 2m".into(), "1d 1h".into()));
+        assert_eq!(
+            (bytes(1536), age(3_725), age(90_061)),
+            ("1.5 KiB".into(), "1h 2m".into(), "1d 1h".into())
+        );
     }
 }

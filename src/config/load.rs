@@ -28,7 +28,12 @@ impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
             Some((line, column)) => {
-                write!(f, "{}:{line}:{column}: {}", self.file.display(), self.message)
+                write!(
+                    f,
+                    "{}:{line}:{column}: {}",
+                    self.file.display(),
+                    self.message
+                )
             }
             None => write!(f, "{}: {}", self.file.display(), self.message),
         }
@@ -81,7 +86,10 @@ pub fn load<T: DeserializeOwned>(sources: &[Source]) -> Result<Loaded<T>, Vec<Di
         return Err(diagnostics);
     }
     match merged.try_into::<T>() {
-        Ok(value) => Ok(Loaded { value, sources: origins }),
+        Ok(value) => Ok(Loaded {
+            value,
+            sources: origins,
+        }),
         Err(error) => Err(vec![Diagnostic {
             file: sources.last().map_or_else(PathBuf::new, |s| s.file.clone()),
             place: None,
@@ -139,11 +147,18 @@ fn with_nearest(message: &str) -> String {
     if !(message.starts_with("unknown field") || message.starts_with("unknown variant")) {
         return message.to_owned();
     }
-    let what = if message.starts_with("unknown field") { "key" } else { "value" };
+    let what = if message.starts_with("unknown field") {
+        "key"
+    } else {
+        "value"
+    };
     let known: Vec<&str> = quoted.collect();
     match nearest(written, known.iter().copied()) {
         Some(name) => format!("unknown {what} `{written}`; did you mean `{name}`?"),
-        None => format!("unknown {what} `{written}`; known here: {}", known.join(", ")),
+        None => format!(
+            "unknown {what} `{written}`; known here: {}",
+            known.join(", ")
+        ),
     }
 }
 
@@ -260,7 +275,11 @@ pub fn read_sources(main: &Path, folder: Option<&Path>) -> Result<Vec<Source>, V
             Err(error) => failed.push(unreadable(&file, &error)),
         }
     }
-    if failed.is_empty() { Ok(sources) } else { Err(failed) }
+    if failed.is_empty() {
+        Ok(sources)
+    } else {
+        Err(failed)
+    }
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Diagnostic {
@@ -292,19 +311,41 @@ mod tests {
     }
 
     fn source(name: &str, text: &str) -> Source {
-        Source { file: name.into(), text: text.to_owned() }
+        Source {
+            file: name.into(),
+            text: text.to_owned(),
+        }
     }
 
     #[test]
     fn every_mistake_is_shown_with_its_place() {
-        let text = "nmae = \"x\"\n[inner]\nsize = \"large\"\ncolor = \"red\"\n[[list]]\nsize = 300\n";
-        let shown: Vec<String> =
-            check::<Sample>(&source("a.toml", text)).iter().map(ToString::to_string).collect();
+        let text =
+            "nmae = \"x\"\n[inner]\nsize = \"large\"\ncolor = \"red\"\n[[list]]\nsize = 300\n";
+        let shown: Vec<String> = check::<Sample>(&source("a.toml", text))
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(shown.len(), 4, "{shown:#?}");
-        assert!(shown[0].starts_with("a.toml:1:1: unknown key `nmae`; did you mean `name`?"), "{}", shown[0]);
-        assert!(shown[1].starts_with("a.toml:3:8: invalid type"), "{}", shown[1]);
-        assert!(shown[2].starts_with("a.toml:4:1: unknown key `color`; did you mean `colour`?"), "{}", shown[2]);
-        assert!(shown[3].starts_with("a.toml:6:8: invalid value"), "{}", shown[3]);
+        assert!(
+            shown[0].starts_with("a.toml:1:1: unknown key `nmae`; did you mean `name`?"),
+            "{}",
+            shown[0]
+        );
+        assert!(
+            shown[1].starts_with("a.toml:3:8: invalid type"),
+            "{}",
+            shown[1]
+        );
+        assert!(
+            shown[2].starts_with("a.toml:4:1: unknown key `color`; did you mean `colour`?"),
+            "{}",
+            shown[2]
+        );
+        assert!(
+            shown[3].starts_with("a.toml:6:8: invalid value"),
+            "{}",
+            shown[3]
+        );
     }
 
     #[test]
@@ -316,11 +357,20 @@ mod tests {
     #[test]
     fn tables_merge_and_scalars_replace() {
         let loaded = load::<Sample>(&[
-            source("a.toml", "name = \"a\"\n[inner]\nsize = 1\ncolour = \"red\"\n[[list]]\nsize = 1\n"),
+            source(
+                "a.toml",
+                "name = \"a\"\n[inner]\nsize = 1\ncolour = \"red\"\n[[list]]\nsize = 1\n",
+            ),
             source("b.toml", "[inner]\nsize = 2\n"),
         ])
         .unwrap();
-        assert_eq!(loaded.value.inner, Inner { size: 2, colour: "red".into() });
+        assert_eq!(
+            loaded.value.inner,
+            Inner {
+                size: 2,
+                colour: "red".into()
+            }
+        );
         assert_eq!(loaded.value.list.len(), 1);
         assert_eq!(loaded.sources["inner.size"], (PathBuf::from("b.toml"), 2));
         assert_eq!(loaded.sources["inner.colour"], (PathBuf::from("a.toml"), 4));

@@ -119,7 +119,10 @@ pub struct Rebirth {
 
 impl Default for Rebirth {
     fn default() -> Self {
-        Self { enabled: true, cooldown: secs(5) }
+        Self {
+            enabled: true,
+            cooldown: secs(5),
+        }
     }
 }
 
@@ -152,7 +155,15 @@ impl Default for Models {
         Self {
             paths: Vec::new(),
             use_shipped: Vec::new(),
-            backend: ["ort:tensorrt", "ort:cuda", "tract:cuda", "ort:cpu", "tract:cpu"].map(str::to_owned).to_vec(),
+            backend: [
+                "ort:tensorrt",
+                "ort:cuda",
+                "tract:cuda",
+                "ort:cpu",
+                "tract:cpu",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
         }
     }
 }
@@ -171,7 +182,11 @@ pub struct Writes {
 
 impl Default for Writes {
     fn default() -> Self {
-        Self { read_only: false, max_per_second: 20, confirm_timeout: secs(5) }
+        Self {
+            read_only: false,
+            max_per_second: 20,
+            confirm_timeout: secs(5),
+        }
     }
 }
 
@@ -197,7 +212,10 @@ pub struct Hot {
 
 impl Default for Hot {
     fn default() -> Self {
-        Self { ttl: secs(60), max: ByteSize(64 << 20) }
+        Self {
+            ttl: secs(60),
+            max: ByteSize(64 << 20),
+        }
     }
 }
 
@@ -261,7 +279,10 @@ pub struct Log {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { format: LogFormat::Text, filter: "info".to_owned() }
+        Self {
+            format: LogFormat::Text,
+            filter: "info".to_owned(),
+        }
     }
 }
 
@@ -308,7 +329,11 @@ impl Config {
     pub fn from_sources(sources: &[Source]) -> Result<Loaded<Self>, Vec<Diagnostic>> {
         let loaded = load::load::<Self>(sources)?;
         let found = loaded.value.contradictions(&loaded.sources, sources);
-        if found.is_empty() { Ok(loaded) } else { Err(found) }
+        if found.is_empty() {
+            Ok(loaded)
+        } else {
+            Err(found)
+        }
     }
 
     /// What is wrong with values that are each fine by themselves.
@@ -321,9 +346,18 @@ impl Config {
         let mut say = |key: &str, message: String| {
             let (file, place) = match origins.get(key) {
                 Some((file, line)) => (file.clone(), Some((*line, 1))),
-                None => (sources.first().map_or_else(PathBuf::new, |s| s.file.clone()), None),
+                None => (
+                    sources
+                        .first()
+                        .map_or_else(PathBuf::new, |s| s.file.clone()),
+                    None,
+                ),
             };
-            found.push(Diagnostic { file, place, message });
+            found.push(Diagnostic {
+                file,
+                place,
+                message,
+            });
         };
         if self.gateway.id.is_empty() {
             say(
@@ -344,14 +378,20 @@ impl Config {
         if !(64 << 10..=1 << 30).contains(&warm.segment.0) {
             say(
                 "buffer.warm.segment",
-                format!("buffer.warm.segment ({}) must lie between 64KiB and 1GiB", warm.segment),
+                format!(
+                    "buffer.warm.segment ({}) must lie between 64KiB and 1GiB",
+                    warm.segment
+                ),
             );
         }
         if let Some(id) = &self.host.id
             && (id.is_empty() || id.contains(['/', '+', '#', '\0']))
         {
             // tck-id-host-topic-phid-... : the host id is one MQTT level.
-            say("host.id", format!("host.id `{id}` must be one MQTT topic level: no / + #"));
+            say(
+                "host.id",
+                format!("host.id `{id}` must be one MQTT topic level: no / + #"),
+            );
         }
         found
     }

@@ -95,7 +95,12 @@ impl Span {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
-        for (unit, size) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {
+        for (unit, size) in [
+            ("d", 86_400_000),
+            ("h", 3_600_000),
+            ("m", 60_000),
+            ("s", 1_000),
+        ] {
             if ms >= size && ms.is_multiple_of(size) {
                 return write!(f, "{}{unit}", ms / size);
             }
@@ -187,7 +192,10 @@ impl<T: std::str::FromStr<Err = QuantityError>> Visitor<'_> for QuantityVisitor<
         text.parse().map_err(E::custom)
     }
     fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
-        Err(E::custom(QuantityError::NoUnit(number.to_string(), self.example)))
+        Err(E::custom(QuantityError::NoUnit(
+            number.to_string(),
+            self.example,
+        )))
     }
     fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<T, E> {
         Err(E::invalid_type(Unexpected::Float(number), &self))
@@ -233,8 +241,7 @@ pub(crate) fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String
 /// Whether a text is one token of 1 to 64 letters, digits or `-`.
 #[must_use]
 pub fn is_token(text: &str) -> bool {
-    (1..=64).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
 #[cfg(test)]
@@ -245,7 +252,11 @@ mod tests {
     fn spans_parse_and_print() {
         let check = |text: &str, ms: u64, shown: &str| {
             let span: Span = text.parse().unwrap();
-            assert_eq!((span.as_millis(), span.to_string().as_str()), (ms, shown), "{text}");
+            assert_eq!(
+                (span.as_millis(), span.to_string().as_str()),
+                (ms, shown),
+                "{text}"
+            );
         };
         check("250ms", 250, "250ms");
         check("60s", 60_000, "1m");
@@ -258,7 +269,11 @@ mod tests {
     fn sizes_parse_and_print() {
         let check = |text: &str, bytes: u64, shown: &str| {
             let size: ByteSize = text.parse().unwrap();
-            assert_eq!((size.0, size.to_string().as_str()), (bytes, shown), "{text}");
+            assert_eq!(
+                (size.0, size.to_string().as_str()),
+                (bytes, shown),
+                "{text}"
+            );
         };
         check("16MiB", 16 << 20, "16MiB");
         check("1GiB", 1 << 30, "1GiB");
@@ -272,7 +287,13 @@ mod tests {
             "10".parse::<Span>().unwrap_err().to_string(),
             "`10` has no unit; write for example \"60s\""
         );
-        assert!("10 fortnights".parse::<Span>().unwrap_err().to_string().contains("known: us, ms"));
+        assert!(
+            "10 fortnights"
+                .parse::<Span>()
+                .unwrap_err()
+                .to_string()
+                .contains("known: us, ms")
+        );
         assert!("MiB".parse::<ByteSize>().is_err());
         assert!("1e30GiB".parse::<ByteSize>().is_err());
         assert!("99999999999TiB".parse::<ByteSize>().is_err());
@@ -282,7 +303,13 @@ mod tests {
 
     #[test]
     fn tokens() {
-        for (text, fine) in [("site-a", true), ("", false), ("a.b", false), ("ä", false), ("A9", true)] {
+        for (text, fine) in [
+            ("site-a", true),
+            ("", false),
+            ("a.b", false),
+            ("ä", false),
+            ("A9", true),
+        ] {
             assert_eq!(is_token(text), fine, "{text}");
         }
         assert!(!is_token(&"x".repeat(65)));

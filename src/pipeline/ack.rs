@@ -61,10 +61,16 @@ mod tests {
         let mut acks = Acks::default();
         for id in 1..=3 {
             let log = log.clone();
-            acks.wait(id, PubackToken::new(move |outcome| log.lock().unwrap().push((id, outcome))));
+            acks.wait(
+                id,
+                PubackToken::new(move |outcome| log.lock().unwrap().push((id, outcome))),
+            );
         }
         acks.release(2);
-        assert_eq!(*log.lock().unwrap(), [(1, AckOutcome::Accepted), (2, AckOutcome::Accepted)]);
+        assert_eq!(
+            *log.lock().unwrap(),
+            [(1, AckOutcome::Accepted), (2, AckOutcome::Accepted)]
+        );
         assert!(acks.any());
         drop(acks);
         assert_eq!(log.lock().unwrap()[2], (3, AckOutcome::Dropped));

@@ -33,7 +33,10 @@ pub fn command(step: &Step, latency_us: Option<u64>, wall_ms: u64) -> Json {
     if step.cause != 0 {
         out.insert("cause".to_owned(), step.cause.into());
     }
-    out.insert("status".to_owned(), Json::String(step.status.as_str().to_owned()));
+    out.insert(
+        "status".to_owned(),
+        Json::String(step.status.as_str().to_owned()),
+    );
     if let Some(reason) = &step.reason {
         out.insert("reason".to_owned(), Json::String(reason.clone()));
     }
@@ -47,16 +50,34 @@ pub fn command(step: &Step, latency_us: Option<u64>, wall_ms: u64) -> Json {
 /// Body of an `alarm` record.
 #[must_use]
 pub fn alarm(event: &rules::AlarmEvent, wall_ms: u64) -> Json {
-    let values: Map<String, Json> =
-        event.values.iter().map(|(name, value)| (name.to_string(), rule_json(value))).collect();
+    let values: Map<String, Json> = event
+        .values
+        .iter()
+        .map(|(name, value)| (name.to_string(), rule_json(value)))
+        .collect();
     let mut out = Map::new();
     out.insert("id".to_owned(), Json::String(event.id.to_string()));
     out.insert("rule".to_owned(), Json::String(event.rule.to_string()));
-    out.insert("version".to_owned(), Json::String(event.version.to_string()));
-    out.insert("event".to_owned(), Json::String(event.event.as_str().to_owned()));
-    out.insert("state".to_owned(), Json::String(event.state.as_str().to_owned()));
-    out.insert("priority".to_owned(), Json::String(event.priority.as_str().to_owned()));
-    out.insert("message".to_owned(), Json::String(event.message.to_string()));
+    out.insert(
+        "version".to_owned(),
+        Json::String(event.version.to_string()),
+    );
+    out.insert(
+        "event".to_owned(),
+        Json::String(event.event.as_str().to_owned()),
+    );
+    out.insert(
+        "state".to_owned(),
+        Json::String(event.state.as_str().to_owned()),
+    );
+    out.insert(
+        "priority".to_owned(),
+        Json::String(event.priority.as_str().to_owned()),
+    );
+    out.insert(
+        "message".to_owned(),
+        Json::String(event.message.to_string()),
+    );
     out.insert("timestamp".to_owned(), wall_ms.into());
     out.insert("values".to_owned(), Json::Object(values));
     if event.cause.0 != 0 {
@@ -77,10 +98,16 @@ pub fn alarm(event: &rules::AlarmEvent, wall_ms: u64) -> Json {
 /// Body of an `inference` record.
 #[must_use]
 pub fn inference(inference: &models::Inference) -> Json {
-    let inputs: Map<String, Json> =
-        inference.inputs.iter().map(|(name, value)| (name.to_string(), double_json(*value))).collect();
-    let outputs: Map<String, Json> =
-        inference.outputs.iter().map(|(name, value)| (name.to_string(), double_json(*value))).collect();
+    let inputs: Map<String, Json> = inference
+        .inputs
+        .iter()
+        .map(|(name, value)| (name.to_string(), double_json(*value)))
+        .collect();
+    let outputs: Map<String, Json> = inference
+        .outputs
+        .iter()
+        .map(|(name, value)| (name.to_string(), double_json(*value)))
+        .collect();
     json!({
         "model": inference.model.as_ref(),
         "asked": inference.asked.as_ref(),

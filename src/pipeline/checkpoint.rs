@@ -50,15 +50,24 @@ impl Meta {
     /// 24 bytes, little-endian.
     #[must_use]
     pub fn encode(self) -> Vec<u8> {
-        [self.record, self.engine_ms, self.wall_ms].iter().flat_map(|v| v.to_le_bytes()).collect()
+        [self.record, self.engine_ms, self.wall_ms]
+            .iter()
+            .flat_map(|v| v.to_le_bytes())
+            .collect()
     }
 
     /// Inverse of [`Meta::encode`].
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut words = bytes.chunks_exact(8).map(|c| c.try_into().map(u64::from_le_bytes));
+        let mut words = bytes
+            .chunks_exact(8)
+            .map(|c| c.try_into().map(u64::from_le_bytes));
         let mut next = || words.next().and_then(Result::ok);
-        Some(Self { record: next()?, engine_ms: next()?, wall_ms: next()? })
+        Some(Self {
+            record: next()?,
+            engine_ms: next()?,
+            wall_ms: next()?,
+        })
     }
 }
 
@@ -88,7 +97,11 @@ impl Exports {
             Ok(from) => {
                 self.made += 1;
                 // Two exports soon after a start, so that the journal is not held for long.
-                let wait = if self.made < 2 { FIRST_EXPORT_MS } else { EXPORT_MS };
+                let wait = if self.made < 2 {
+                    FIRST_EXPORT_MS
+                } else {
+                    EXPORT_MS
+                };
                 self.next_ms = meta.engine_ms + wait;
                 store.restore_ballast();
                 let moved = self.kept != Some(from);
@@ -128,19 +141,35 @@ impl Checkpointer {
     pub fn spawn(store: Arc<Opened>) -> std::io::Result<Self> {
         let (jobs, work) = sync_channel::<(Batch, Meta)>(1);
         let (tell, done) = sync_channel(4);
-        let thread = std::thread::Builder::new().name("state".to_owned()).spawn(move || {
-            let mut exports = Exports::default();
-            while let Ok((batch, meta)) = work.recv() {
-                let outcome = match store.commit(&batch) {
-                    Ok(()) => Ok(Committed { meta, keep_from: exports.maybe(&store, meta) }),
-                    Err(error) => Err((batch, error.to_string())),
-                };
-                if tell.send(outcome).is_err() {
-                    break;
+        let thread = std::thread::Builder::new()
+            .name("state".to_owned())
+            .spawn(move || {
+                let mut exports = Exports::default();
+                while let Ok((batch, meta)) = work.recv() {
+                    let outcome = match store.commit(&batch) {
+                        Ok(()) => Ok(Committed {
+                            meta,
+                            keep_from: exports.maybe(&store, meta),
+                        }),
+                        Err(error) => Err((batch, error.to_string())),
+                    };
+                    if tell.send(outcome).is_err() {
+                        break;
+                    }
                 }
-            }
-        })?;
-        Ok(Self { jobs: Some(jobs), done, left: Batch::default(), thread: Some(thread), waiting: None, next_ms: 0, busy: false, wall_ms: 0, failures: 0, committed: None })
+            })?;
+        Ok(Self {
+            jobs: Some(jobs),
+            done,
+            left: Batch::default(),
+            thread: Some(thread),
+            waiting: None,
+            next_ms: 0,
+            busy: false,
+            wall_ms: 0,
+            failures: 0,
+            committed: None,
+        })
     }
 
     /// Takes a checkpoint when one is due and the last one is committed.
@@ -167,7 +196,11 @@ impl Checkpointer {
     }
 
     fn take(&mut self, core: &mut Core, now: Now) {
-        let meta = Meta { record: core.last_record(), engine_ms: now.engine_ms, wall_ms: self.wall_ms };
+        let meta = Meta {
+            record: core.last_record(),
+            engine_ms: now.engine_ms,
+            wall_ms: self.wall_ms,
+        };
         let fresh = core.take_dirty();
         let mut batch = std::mem::take(&mut self.left);
         // What is newer wins: within puts by its place, against an older put by removing that.
@@ -179,7 +212,9 @@ impl Checkpointer {
     }
 
     fn submit(&mut self, journal: &Journal) {
-        let Some((batch, meta)) = self.waiting.take() else { return };
+        let Some((batch, meta)) = self.waiting.take() else {
+            return;
+        };
         if journal.durable_id() < meta.record {
             journal.want_sync();
             self.waiting = Some((batch, meta));
@@ -189,7 +224,9 @@ impl Checkpointer {
         match jobs.try_send((batch, meta)) {
             Ok(()) => self.busy = true,
             // One job at a time: this can only mean that the thread is gone.
-            Err(TrySendError::Full((batch, _)) | TrySendError::Disconnected((batch, _))) => self.left = batch,
+            Err(TrySendError::Full((batch, _)) | TrySendError::Disconnected((batch, _))) => {
+                self.left = batch
+            }
         }
     }
 
@@ -206,7 +243,11 @@ impl Checkpointer {
                 self.left = batch;
                 self.failures += 1;
                 if self.failures.is_power_of_two() {
-                    tracing::error!(error, failures = self.failures, "the state store can't be written; a restart will replay more of the journal");
+                    tracing::error!(
+                        error,
+                        failures = self.failures,
+                        "the state store can't be written; a restart will replay more of the journal"
+                    );
                 }
             }
         }
@@ -219,7 +260,9 @@ impl Checkpointer {
                 self.take(core, now);
             }
             self.submit(journal);
-            if self.busy && let Ok(outcome) = self.done.recv() {
+            if self.busy
+                && let Ok(outcome) = self.done.recv()
+            {
                 self.settle(outcome, journal);
             }
         }
@@ -236,7 +279,11 @@ mod tests {
 
     #[test]
     fn meta_round_trips_and_refuses_short_bytes() {
-        let meta = Meta { record: 7, engine_ms: u64::MAX, wall_ms: 3 };
+        let meta = Meta {
+            record: 7,
+            engine_ms: u64::MAX,
+            wall_ms: 3,
+        };
         assert_eq!(Meta::decode(&meta.encode()), Some(meta));
         assert_eq!(Meta::decode(&meta.encode()[..23]), None);
     }

@@ -95,7 +95,14 @@ pub fn rule_json(value: &rules::Value) -> Json {
 
 /// One metric as an event of the rules.
 #[must_use]
-pub fn rule_event(key: &rules::Key, metric: &Metric, record: u64, index: u32, engine_ms: u64, wall_ms: u64) -> rules::Event {
+pub fn rule_event(
+    key: &rules::Key,
+    metric: &Metric,
+    record: u64,
+    index: u32,
+    engine_ms: u64,
+    wall_ms: u64,
+) -> rules::Event {
     rules::Event {
         key: key.clone(),
         metric: metric.name.clone(),
@@ -115,27 +122,43 @@ pub fn rule_event(key: &rules::Key, metric: &Metric, record: u64, index: u32, en
 /// The rules' key of a node or device.
 #[must_use]
 pub fn rule_key(group: &Arc<str>, node: &Arc<str>, device: Option<&Arc<str>>) -> rules::Key {
-    rules::Key { group: group.clone(), node: node.clone(), device: device.cloned() }
+    rules::Key {
+        group: group.clone(),
+        node: node.clone(),
+        device: device.cloned(),
+    }
 }
 
 /// The journal's key of a node or device.
 #[must_use]
 pub fn record_key(group: &Arc<str>, node: &Arc<str>, device: Option<&Arc<str>>) -> Key {
-    Key { group: Some(group.clone()), node: Some(node.clone()), device: device.cloned() }
+    Key {
+        group: Some(group.clone()),
+        node: Some(node.clone()),
+        device: device.cloned(),
+    }
 }
 
 /// The journal's key of a rule's key.
 #[must_use]
 pub fn key_of_rule(key: &rules::Key) -> Key {
     if key.is_group() {
-        return Key { group: Some(key.group.clone()), node: None, device: None };
+        return Key {
+            group: Some(key.group.clone()),
+            node: None,
+            device: None,
+        };
     }
     record_key(&key.group, &key.node, key.device.as_ref())
 }
 
 /// The models' key; node-level metrics have device `_`.
 #[must_use]
-pub fn model_key(group: &Arc<str>, node: &Arc<str>, device: Option<&Arc<str>>) -> models::DeviceKey {
+pub fn model_key(
+    group: &Arc<str>,
+    node: &Arc<str>,
+    device: Option<&Arc<str>>,
+) -> models::DeviceKey {
     models::DeviceKey {
         group: group.clone(),
         node: node.clone(),
@@ -150,7 +173,9 @@ pub fn model_sample(metric: &Metric, record: u64, received_ms: u64) -> models::S
         (_, Some(quality)) if quality != 192 => models::SampleValue::Bad,
         (Value::Null, _) => models::SampleValue::Null,
         (Value::Bool(v), _) => models::SampleValue::Boolean(*v),
-        (value, _) => value.as_f64().map_or(models::SampleValue::Other, models::SampleValue::Number),
+        (value, _) => value
+            .as_f64()
+            .map_or(models::SampleValue::Other, models::SampleValue::Number),
     };
     models::Sample {
         metric: &metric.name,
@@ -162,7 +187,12 @@ pub fn model_sample(metric: &Metric, record: u64, received_ms: u64) -> models::S
 
 /// A model's answer as an event of the rules. `record` is the inference's own record.
 #[must_use]
-pub fn score_event(key: rules::Key, inference: &models::Inference, record: u64, engine_ms: u64) -> rules::Event {
+pub fn score_event(
+    key: rules::Key,
+    inference: &models::Inference,
+    record: u64,
+    engine_ms: u64,
+) -> rules::Event {
     rules::Event {
         key,
         metric: inference.asked.clone(),
@@ -175,14 +205,20 @@ pub fn score_event(key: rules::Key, inference: &models::Inference, record: u64, 
         unchanged: false,
         record,
         index: 0,
-        kind: rules::EventKind::Score { model: inference.asked.clone() },
+        kind: rules::EventKind::Score {
+            model: inference.asked.clone(),
+        },
     }
 }
 
 /// The actuation's target of a rule's key.
 #[must_use]
 pub fn target_of_rule(key: &rules::Key) -> Target {
-    Target { group: key.group.clone(), node: key.node.clone(), device: key.device.clone() }
+    Target {
+        group: key.group.clone(),
+        node: key.node.clone(),
+        device: key.device.clone(),
+    }
 }
 
 /// A stable 64-bit hash of a rule or model id (FNV-1a), for [`crate::buffer::record::Cause`]. It is stored, so it
@@ -201,14 +237,26 @@ mod tests {
     #[test]
     fn json_keeps_what_numbers_cannot() {
         for (value, json) in [
-            (Value::UInt(u64::MAX), serde_json::json!("18446744073709551615")),
+            (
+                Value::UInt(u64::MAX),
+                serde_json::json!("18446744073709551615"),
+            ),
             (Value::UInt(1 << 53), serde_json::json!(1u64 << 53)),
-            (Value::Int(-9_007_199_254_740_993), serde_json::json!("-9007199254740993")),
+            (
+                Value::Int(-9_007_199_254_740_993),
+                serde_json::json!("-9007199254740993"),
+            ),
             (Value::Int(-12), serde_json::json!(-12)),
             (Value::Float(1.1), serde_json::json!(1.1)),
             (Value::Double(f64::NAN), serde_json::json!("NaN")),
-            (Value::Double(f64::NEG_INFINITY), serde_json::json!("-Infinity")),
-            (Value::Bytes(vec![0u8, 255].into()), serde_json::json!("AP8=")),
+            (
+                Value::Double(f64::NEG_INFINITY),
+                serde_json::json!("-Infinity"),
+            ),
+            (
+                Value::Bytes(vec![0u8, 255].into()),
+                serde_json::json!("AP8="),
+            ),
             (Value::Null, Json::Null),
         ] {
             assert_eq!(value_json(&value), json, "{value:?}");

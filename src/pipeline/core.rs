@@ -267,7 +267,12 @@ impl Core {
     /// A client of the broker came or went.
     pub fn handle_client(&mut self, now: Now, event: &ClientEvent) {
         match event {
-            ClientEvent::Connected { client, user, address, protocol } => {
+            ClientEvent::Connected {
+                client,
+                user,
+                address,
+                protocol,
+            } => {
                 self.gone.remove(client);
                 tracing::debug!(%client, ?user, %address, protocol, "client connected");
             }
@@ -275,7 +280,8 @@ impl Core {
                 tracing::debug!(%client, reason, "client disconnected");
                 // On a take-over the same client goes on; and a bounded list forgets nobody for long.
                 if *reason != "take_over" && self.gone.len() < MOST_OPEN {
-                    self.gone.insert(client.clone(), now.engine_ms.saturating_add(GONE_GRACE_MS));
+                    self.gone
+                        .insert(client.clone(), now.engine_ms.saturating_add(GONE_GRACE_MS));
                 }
             }
         }
@@ -315,7 +321,9 @@ impl Core {
         self.host.handle_timeout(now.engine_ms);
         self.bury(now);
         self.rules.advance_to(now.engine_ms);
-        self.with_gate(now, ports, |actuation, gate| actuation.handle_timeout(now.engine_ms, gate));
+        self.with_gate(now, ports, |actuation, gate| {
+            actuation.handle_timeout(now.engine_ms, gate)
+        });
         self.retry_stalled(ports);
         self.settle(now, ports);
     }
@@ -332,7 +340,11 @@ impl Core {
             "clock_trusted": now.trusted,
             "nodes": self.host.nodes().count(),
         });
-        let key = Key { group: None, node: None, device: None };
+        let key = Key {
+            group: None,
+            node: None,
+            device: None,
+        };
         self.append_derived(now, Class::Status, key, None, &body, ports);
     }
 
@@ -341,8 +353,12 @@ impl Core {
         if self.gone.is_empty() {
             return;
         }
-        let due: Vec<Arc<str>> =
-            self.gone.iter().filter(|(_, at)| **at <= now.engine_ms).map(|(client, _)| client.clone()).collect();
+        let due: Vec<Arc<str>> = self
+            .gone
+            .iter()
+            .filter(|(_, at)| **at <= now.engine_ms)
+            .map(|(client, _)| client.clone())
+            .collect();
         for client in due {
             self.gone.remove(&client);
             self.host.client_gone(&client, now.engine_ms, now.wall_ms);
@@ -353,10 +369,15 @@ impl Core {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let gone = self.gone.values().min().copied();
-        [gone, self.host.poll_timeout(), self.rules.poll_timeout(), self.actuation.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            gone,
+            self.host.poll_timeout(),
+            self.rules.poll_timeout(),
+            self.actuation.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Takes everything that the parts want to tell, until none of them has anything left.
@@ -402,7 +423,11 @@ impl Core {
             engine_ms: now.engine_ms,
             received_ms: now.wall_ms,
             clock_trusted: now.trusted,
-            key: Key { group: None, node: None, device: None },
+            key: Key {
+                group: None,
+                node: None,
+                device: None,
+            },
             seq: None,
             bdseq: None,
             schema: None,
@@ -445,7 +470,12 @@ impl Core {
         }
     }
 
-    fn stall(&mut self, record: NewRecord, ack: Option<PubackToken>, ports: &mut dyn Ports) -> RecordId {
+    fn stall(
+        &mut self,
+        record: NewRecord,
+        ack: Option<PubackToken>,
+        ports: &mut dyn Ports,
+    ) -> RecordId {
         if self.stalled.len() >= MOST_STALLED {
             // The token is dropped: the session closes, and its client sends the message again.
             ports.dropped(&record, "disk_full");

@@ -7,13 +7,13 @@ use std::time::Instant;
 use serde_json::Value as Json;
 use sparkplug::value::Value;
 
-use super::bodies;
-use super::convert::{
-    key_of_rule, record_key, rule_key, stable_hash, target_of_rule, write_value,
-};
-use super::core::Core;
 use super::Ports;
-use crate::actuation::{Actuation, Confirm, Expect, Gate, Interlock, Plan, Status, Step, Target, Write};
+use super::bodies;
+use super::convert::{key_of_rule, record_key, rule_key, stable_hash, target_of_rule, write_value};
+use super::core::Core;
+use crate::actuation::{
+    Actuation, Confirm, Expect, Gate, Interlock, Plan, Status, Step, Target, Write,
+};
 use crate::buffer::record::{Cause, Class};
 use crate::clock::Now;
 
@@ -27,7 +27,12 @@ impl Core {
     }
 
     /// As [`Core::drain_rules`]; `read_at` is when the bytes that moved the rules were read.
-    pub(super) fn drain_rules_at(&mut self, now: Now, read_at: Option<Instant>, ports: &mut dyn Ports) -> bool {
+    pub(super) fn drain_rules_at(
+        &mut self,
+        now: Now,
+        read_at: Option<Instant>,
+        ports: &mut dyn Ports,
+    ) -> bool {
         let mut any = false;
         while let Some(output) = self.rules.poll_output() {
             any = true;
@@ -57,16 +62,34 @@ impl Core {
             && let Some(object) = body.as_object_mut()
         {
             // A replay shelves for as long again: 0 is until it clears.
-            let until = self.rules.alarms().iter().find(|alarm| alarm.id == event.id).and_then(|a| a.shelved_until_ms);
+            let until = self
+                .rules
+                .alarms()
+                .iter()
+                .find(|alarm| alarm.id == event.id)
+                .and_then(|a| a.shelved_until_ms);
             let for_ms = until.map_or(0, |until| until.saturating_sub(event.engine_ms));
             object.insert("for_ms".to_owned(), for_ms.into());
         }
-        self.append_derived(now, Class::Alarm, key_of_rule(&event.key), Some(cause), &body, ports);
+        self.append_derived(
+            now,
+            Class::Alarm,
+            key_of_rule(&event.key),
+            Some(cause),
+            &body,
+            ports,
+        );
         tracing::info!(alarm = %event.id, event = event.event.as_str(), message = %event.message, "alarm");
     }
 
     /// Commands of one match come one by one; the last one completes the plan.
-    fn command(&mut self, now: Now, request: rules::CommandRequest, read_at: Option<Instant>, ports: &mut dyn Ports) {
+    fn command(
+        &mut self,
+        now: Now,
+        request: rules::CommandRequest,
+        read_at: Option<Instant>,
+        ports: &mut dyn Ports,
+    ) {
         let of = request.of;
         if request.position == 0 {
             self.sequence.clear();
@@ -76,7 +99,9 @@ impl Core {
             return;
         }
         let sequence = std::mem::take(&mut self.sequence);
-        let Some(first) = sequence.first() else { return };
+        let Some(first) = sequence.first() else {
+            return;
+        };
         let id: Arc<str> = format!(
             "{}-{}-{}-{}-{}",
             self.settings.gateway, self.settings.epoch, first.rule, first.cause.0, first.cause.1
@@ -90,13 +115,19 @@ impl Core {
             cause: first.cause.0,
             priority: first.priority,
             deadline_ms: first.engine_ms.saturating_add(first.ttl_ms),
-            writes: sequence.iter().map(|request| self.write_of(&id, request)).collect(),
+            writes: sequence
+                .iter()
+                .map(|request| self.write_of(&id, request))
+                .collect(),
         };
         if dry_run {
             tracing::info!(plan = %plan.id, by = %plan.by, writes = plan.writes.len(), "dry run: not written");
             return;
         }
-        let guards: Vec<Option<rules::Guard>> = sequence.into_iter().map(|request| request.allow_when).collect();
+        let guards: Vec<Option<rules::Guard>> = sequence
+            .into_iter()
+            .map(|request| request.allow_when)
+            .collect();
         if guards.iter().any(Option::is_some) {
             if self.guards.len() >= MOST_STAMPS {
                 self.guards.clear();
@@ -145,17 +176,21 @@ impl Core {
                 })
             }),
             repeatable: request.repeatable,
-            allow_when: request
-                .allow_when
-                .as_ref()
-                .map(|_| Interlock { plan: plan.clone(), position: request.position }),
+            allow_when: request.allow_when.as_ref().map(|_| Interlock {
+                plan: plan.clone(),
+                position: request.position,
+            }),
             target,
         }
     }
 
     /// Sends the commands whose causing record has become durable.
     pub(super) fn release_durable_commands(&mut self, now: Now, ports: &mut dyn Ports) {
-        while self.awaiting_disk.front().is_some_and(|(plan, _)| plan.cause <= self.durable) {
+        while self
+            .awaiting_disk
+            .front()
+            .is_some_and(|(plan, _)| plan.cause <= self.durable)
+        {
             if let Some((plan, read_at)) = self.awaiting_disk.pop_front() {
                 self.request(now, plan, read_at, None, ports);
             }
@@ -187,7 +222,8 @@ impl Core {
         if !fresh && let Some(reply) = self.replies.remove(&id) {
             // A repeated request is answered with how the first one stands.
             let stands = self.actuation.history().rev().find(|step| step.plan == id);
-            let _ = reply.send(stands.map_or(Json::Null, |step| bodies::command(step, None, now.wall_ms)));
+            let _ = reply
+                .send(stands.map_or(Json::Null, |step| bodies::command(step, None, now.wall_ms)));
         }
         self.drain_actuation(now, ports);
     }
@@ -263,9 +299,20 @@ impl Core {
     }
 
     /// Something that the gateway itself must tell people, as an alarm of rule `sparkgate.<part>`.
-    pub fn tell(&mut self, now: Now, part: &str, word: &str, message: &str, urgent: bool, ports: &mut dyn Ports) {
+    pub fn tell(
+        &mut self,
+        now: Now,
+        part: &str,
+        word: &str,
+        message: &str,
+        urgent: bool,
+        ports: &mut dyn Ports,
+    ) {
         let rule = format!("sparkgate.{part}");
-        let id = format!("{:016x}", stable_hash(&format!("{rule}/{word}/{}", now.engine_ms)));
+        let id = format!(
+            "{:016x}",
+            stable_hash(&format!("{rule}/{word}/{}", now.engine_ms))
+        );
         let body = serde_json::json!({
             "id": id,
             "rule": rule,
@@ -277,7 +324,11 @@ impl Core {
             "timestamp": now.wall_ms,
             "values": {"word": word},
         });
-        let key = crate::buffer::record::Key { group: None, node: None, device: None };
+        let key = crate::buffer::record::Key {
+            group: None,
+            node: None,
+            device: None,
+        };
         self.append_derived(now, Class::Alarm, key, None, &body, ports);
     }
 
@@ -286,15 +337,36 @@ impl Core {
         match event {
             models::Event::Inference(inference) => self.inferred(now, &inference, ports),
             models::Event::NoVerdict(none) => {
-                *self.counters.no_verdict.entry(none.reason.name()).or_default() += 1;
+                *self
+                    .counters
+                    .no_verdict
+                    .entry(none.reason.name())
+                    .or_default() += 1;
             }
-            models::Event::Objective { model, lighter, from: _, to, p95_us, objective_us } => {
+            models::Event::Objective {
+                model,
+                lighter,
+                from: _,
+                to,
+                p95_us,
+                objective_us,
+            } => {
                 tracing::warn!(%model, ?lighter, mode = ?to, p95_us, objective_us, "latency objective");
             }
-            models::Event::BackendChanged { model, from, to, reason } => {
+            models::Event::BackendChanged {
+                model,
+                from,
+                to,
+                reason,
+            } => {
                 tracing::error!(%model, %from, ?to, reason, "model backend changed");
             }
-            models::Event::Drift { model, of, index, moved } => {
+            models::Event::Drift {
+                model,
+                of,
+                index,
+                moved,
+            } => {
                 tracing::warn!(%model, %of, index, moved, "model input drift");
             }
             models::Event::Swapped { model, from, to } => {
@@ -326,7 +398,12 @@ impl Core {
             return;
         }
         let rule_key = rule_key(&key.group, &key.node, device.as_ref());
-        self.rules.handle_event(&super::convert::score_event(rule_key, inference, id, now.engine_ms));
+        self.rules.handle_event(&super::convert::score_event(
+            rule_key,
+            inference,
+            id,
+            now.engine_ms,
+        ));
         self.drain_rules(now, ports);
     }
 }
@@ -334,8 +411,19 @@ impl Core {
 /// What makes an alarm record unique: the record and place that led to it, the rule, the key, the occurrence and what
 /// happened to it. A replay gives the same.
 pub(super) fn alarm_cause(event: &rules::AlarmEvent) -> Cause {
-    let what = format!("{}\0{}\0{}\0{}\0{}", event.rule, event.key, event.id, event.event.as_str(), event.engine_ms);
-    Cause { record: event.cause.0, rule: stable_hash(&what), index: event.cause.1 }
+    let what = format!(
+        "{}\0{}\0{}\0{}\0{}",
+        event.rule,
+        event.key,
+        event.id,
+        event.event.as_str(),
+        event.engine_ms
+    );
+    Cause {
+        record: event.cause.0,
+        rule: stable_hash(&what),
+        index: event.cause.1,
+    }
 }
 
 /// The gate of the actuation: the host checks against the birth, the ports send.
@@ -377,9 +465,13 @@ impl Gate for HostGate<'_> {
 }
 
 fn node_id(target: &Target) -> sparkplug::topic::NodeId {
-    sparkplug::topic::NodeId { group: target.group.clone(), node: target.node.clone() }
+    sparkplug::topic::NodeId {
+        group: target.group.clone(),
+        node: target.node.clone(),
+    }
 }
 
 fn current(host: &sparkplug::host::HostSession, target: &Target, metric: &str) -> Option<Value> {
-    host.metric(&node_id(target), target.device.as_deref(), metric).map(|state| state.value.clone())
+    host.metric(&node_id(target), target.device.as_deref(), metric)
+        .map(|state| state.value.clone())
 }

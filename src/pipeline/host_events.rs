@@ -8,10 +8,10 @@ use serde_json::json;
 use sparkplug::host::{HostEvent, Record, SchemaChange};
 use sparkplug::topic::NodeId;
 
+use super::Ports;
 use super::bodies;
 use super::convert::{model_key, model_sample, record_key, rule_event, rule_key};
 use super::core::Core;
-use super::Ports;
 use crate::actuation::Target;
 use crate::buffer::record::{Cause, Class, NewRecord, Origin, RecordId};
 use crate::clock::Now;
@@ -21,22 +21,87 @@ pub(super) const HOST_RULE: &str = "sparkgate.host";
 
 pub(super) fn handle(core: &mut Core, now: Now, event: HostEvent, ports: &mut dyn Ports) {
     match event {
-        HostEvent::NodeBirth { node, rebirth, schema, devices: _, record } => {
+        HostEvent::NodeBirth {
+            node,
+            rebirth,
+            schema,
+            devices: _,
+            record,
+        } => {
             let id = received(core, now, Class::Birth, &node, None, &record, ports);
-            born(core, now, &node, None, rebirth, schema.as_ref(), &record, id, ports);
+            born(
+                core,
+                now,
+                &node,
+                None,
+                rebirth,
+                schema.as_ref(),
+                &record,
+                id,
+                ports,
+            );
         }
-        HostEvent::DeviceBirth { device, rebirth, schema, record } => {
-            let id = received(core, now, Class::Birth, &device.node, Some(&device.device), &record, ports);
-            born(core, now, &device.node, Some(&device.device), rebirth, schema.as_ref(), &record, id, ports);
+        HostEvent::DeviceBirth {
+            device,
+            rebirth,
+            schema,
+            record,
+        } => {
+            let id = received(
+                core,
+                now,
+                Class::Birth,
+                &device.node,
+                Some(&device.device),
+                &record,
+                ports,
+            );
+            born(
+                core,
+                now,
+                &device.node,
+                Some(&device.device),
+                rebirth,
+                schema.as_ref(),
+                &record,
+                id,
+                ports,
+            );
         }
         HostEvent::NodeData { node, record } => {
             received(core, now, Class::Data, &node, None, &record, ports);
         }
         HostEvent::DeviceData { device, record } => {
-            received(core, now, Class::Data, &device.node, Some(&device.device), &record, ports);
+            received(
+                core,
+                now,
+                Class::Data,
+                &device.node,
+                Some(&device.device),
+                &record,
+                ports,
+            );
         }
-        HostEvent::NodeDeath { tag, node, cause, bdseq, at_ms, devices } => {
-            let id = death(core, now, tag, &node, None, bdseq, None, at_ms, cause.as_str(), ports);
+        HostEvent::NodeDeath {
+            tag,
+            node,
+            cause,
+            bdseq,
+            at_ms,
+            devices,
+        } => {
+            let id = death(
+                core,
+                now,
+                tag,
+                &node,
+                None,
+                bdseq,
+                None,
+                at_ms,
+                cause.as_str(),
+                ports,
+            );
             let rule_cause = match cause {
                 sparkplug::host::DeathCause::Death => rules::DeathCause::Death,
                 sparkplug::host::DeathCause::Will => rules::DeathCause::Will,
@@ -52,21 +117,61 @@ pub(super) fn handle(core: &mut Core, now: Now, event: HostEvent, ports: &mut dy
                 };
                 let key = record_key(&node.group, &node.node, Some(device));
                 core.append_derived(now, Class::Death, key, Some(cause), &body, ports);
-                mourn(core, now, &node, Some(device), rules::DeathCause::Node, ports);
+                mourn(
+                    core,
+                    now,
+                    &node,
+                    Some(device),
+                    rules::DeathCause::Node,
+                    ports,
+                );
             }
         }
-        HostEvent::DeviceDeath { tag, device, seq, bdseq, at_ms, received_ms: _ } => {
-            death(core, now, Some(tag), &device.node, Some(&device.device), bdseq, seq, at_ms, "death", ports);
-            mourn(core, now, &device.node, Some(&device.device), rules::DeathCause::Death, ports);
+        HostEvent::DeviceDeath {
+            tag,
+            device,
+            seq,
+            bdseq,
+            at_ms,
+            received_ms: _,
+        } => {
+            death(
+                core,
+                now,
+                Some(tag),
+                &device.node,
+                Some(&device.device),
+                bdseq,
+                seq,
+                at_ms,
+                "death",
+                ports,
+            );
+            mourn(
+                core,
+                now,
+                &device.node,
+                Some(&device.device),
+                rules::DeathCause::Death,
+                ports,
+            );
         }
-        HostEvent::RebirthRequested { node, cause, attempt } => {
+        HostEvent::RebirthRequested {
+            node,
+            cause,
+            attempt,
+        } => {
             *core.counters.rebirths.entry(cause.as_str()).or_default() += 1;
             tracing::info!(%node, cause = cause.as_str(), attempt, "rebirth requested");
         }
         HostEvent::DevicesMissing { node, devices } => {
             tracing::warn!(%node, devices = devices.len(), "devices were not born again after their node");
         }
-        HostEvent::DuplicateIdentity { node, first, second } => {
+        HostEvent::DuplicateIdentity {
+            node,
+            first,
+            second,
+        } => {
             core.counters.duplicate_identities += 1;
             tracing::error!(%node, %first, %second, "two clients publish under one identity; give each edge node its own id");
         }
@@ -75,9 +180,18 @@ pub(super) fn handle(core: &mut Core, now: Now, event: HostEvent, ports: &mut dy
             tracing::debug!(%host, online = state.online, "host state");
         }
         HostEvent::HostConflict { server, client } => {
-            tracing::error!(server = server.0, ?client, "another host application uses this gateway's host id; set [host] id");
+            tracing::error!(
+                server = server.0,
+                ?client,
+                "another host application uses this gateway's host id; set [host] id"
+            );
         }
-        HostEvent::Invalid { tag, reason, topic, detail } => {
+        HostEvent::Invalid {
+            tag,
+            reason,
+            topic,
+            detail,
+        } => {
             core.count_invalid(reason.as_str());
             tracing::debug!(topic, reason = reason.as_str(), detail, "message refused");
             if let Some(open) = core.take_open(tag)
@@ -114,7 +228,12 @@ fn received(
     ports: &mut dyn Ports,
 ) -> RecordId {
     let (ack, read_at, traceparent, lossless) = match core.take_open(record.tag) {
-        Some(open) => (open.ack, Some(open.read_at), open.traceparent, open.lossless),
+        Some(open) => (
+            open.ack,
+            Some(open.read_at),
+            open.traceparent,
+            open.lossless,
+        ),
         None => (None, None, None, false),
     };
     for rejected in &record.rejected {
@@ -123,7 +242,12 @@ fn received(
     }
     core.counters.messages += 1;
     core.counters.metrics += record.metrics.len() as u64;
-    let body = sparkplug::payload::encode_resolved(Some(record.timestamp), record.seq, record.bdseq, &record.metrics);
+    let body = sparkplug::payload::encode_resolved(
+        Some(record.timestamp),
+        record.seq,
+        record.bdseq,
+        &record.metrics,
+    );
     let id = core.append_received(
         NewRecord {
             class,
@@ -144,12 +268,25 @@ fn received(
         lossless,
         ports,
     );
-    observe(core, now, node, device, &record.metrics, id, record.received_ms, read_at, ports);
+    observe(
+        core,
+        now,
+        node,
+        device,
+        &record.metrics,
+        id,
+        record.received_ms,
+        read_at,
+        ports,
+    );
     id
 }
 
 /// Lets rules, pending writes and model windows see metrics, in the order of the payload.
-#[expect(clippy::too_many_arguments, reason = "one call site a path, each argument of its own kind")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one call site a path, each argument of its own kind"
+)]
 pub(super) fn observe(
     core: &mut Core,
     now: Now,
@@ -169,7 +306,11 @@ pub(super) fn observe(
     }
     core.drain_rules_at(now, read_at, ports);
     if core.actuation.in_flight() > 0 {
-        let target = Target { group: node.group.clone(), node: node.node.clone(), device: device.cloned() };
+        let target = Target {
+            group: node.group.clone(),
+            node: node.node.clone(),
+            device: device.cloned(),
+        };
         for metric in metrics.iter().filter(|m| m.is_news()) {
             core.with_gate(now, ports, |actuation, gate| {
                 actuation.handle_value(now.engine_ms, &target, &metric.name, &metric.value, gate);
@@ -210,13 +351,20 @@ fn windowed(core: &mut Core, outcomes: Vec<models::WindowOutcome>, ports: &mut d
         match outcome {
             models::WindowOutcome::Request(request) => ports.infer(request),
             models::WindowOutcome::NoVerdict(none) => {
-                *core.counters.no_verdict.entry(none.reason.name()).or_default() += 1;
+                *core
+                    .counters
+                    .no_verdict
+                    .entry(none.reason.name())
+                    .or_default() += 1;
             }
         }
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "one call site a path, each argument of its own kind")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one call site a path, each argument of its own kind"
+)]
 fn born(
     core: &mut Core,
     now: Now,
@@ -228,14 +376,19 @@ fn born(
     id: RecordId,
     ports: &mut dyn Ports,
 ) {
-    core.rules.handle_birth(&rule_key(&node.group, &node.node, device), now.engine_ms);
+    core.rules
+        .handle_birth(&rule_key(&node.group, &node.node, device), now.engine_ms);
     if let Some(change) = schema {
         let metrics: Vec<_> = record
             .metrics
             .iter()
             .map(|m| json!({"name": m.name.as_ref(), "type": m.datatype.as_str()}))
             .collect();
-        let names = |list: &[Arc<str>]| list.iter().map(|n| n.as_ref().to_owned()).collect::<Vec<String>>();
+        let names = |list: &[Arc<str>]| {
+            list.iter()
+                .map(|n| n.as_ref().to_owned())
+                .collect::<Vec<String>>()
+        };
         let body = json!({
             "version": change.version,
             "previous": change.previous,
@@ -245,14 +398,28 @@ fn born(
             "changed": names(&change.changed),
             "metrics": metrics,
         });
-        let cause = Cause { record: id, rule: super::convert::stable_hash(HOST_RULE), index: 0 };
-        core.append_derived(now, Class::Schema, record_key(&node.group, &node.node, device), Some(cause), &body, ports);
+        let cause = Cause {
+            record: id,
+            rule: super::convert::stable_hash(HOST_RULE),
+            index: 0,
+        };
+        core.append_derived(
+            now,
+            Class::Schema,
+            record_key(&node.group, &node.node, device),
+            Some(cause),
+            &body,
+            ports,
+        );
     }
     tracing::debug!(%node, ?device, rebirth, metrics = record.metrics.len(), "birth");
 }
 
 /// Journals a death. One that came as a message is a received record; one that the host concluded is derived.
-#[expect(clippy::too_many_arguments, reason = "one call site a path, each argument of its own kind")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one call site a path, each argument of its own kind"
+)]
 fn death(
     core: &mut Core,
     now: Now,
@@ -306,12 +473,26 @@ fn mourn(
     cause: rules::DeathCause,
     ports: &mut dyn Ports,
 ) {
-    core.rules.handle_death(&rule_key(&node.group, &node.node, device), now.engine_ms, cause);
+    core.rules.handle_death(
+        &rule_key(&node.group, &node.node, device),
+        now.engine_ms,
+        cause,
+    );
     let mut outcomes = Vec::new();
     if let Some(windows) = &mut core.windows {
-        windows.handle_stale(&model_key(&node.group, &node.node, device), core.last_record, &mut outcomes);
+        windows.handle_stale(
+            &model_key(&node.group, &node.node, device),
+            core.last_record,
+            &mut outcomes,
+        );
     }
     windowed(core, outcomes, ports);
-    let target = Target { group: node.group.clone(), node: node.node.clone(), device: device.cloned() };
-    core.with_gate(now, ports, |actuation, gate| actuation.handle_death(now.engine_ms, &target, gate));
+    let target = Target {
+        group: node.group.clone(),
+        node: node.node.clone(),
+        device: device.cloned(),
+    };
+    core.with_gate(now, ports, |actuation, gate| {
+        actuation.handle_death(now.engine_ms, &target, gate)
+    });
 }

@@ -28,7 +28,11 @@ impl Default for Histogram {
 fn bucket(us: u64) -> usize {
     let us = us.max(1);
     let power = us.ilog2() as usize;
-    let step = if power >= 5 { (us >> (power - 5)) as usize - STEPS } else { ((us << (5 - power)) as usize) - STEPS };
+    let step = if power >= 5 {
+        (us >> (power - 5)) as usize - STEPS
+    } else {
+        ((us << (5 - power)) as usize) - STEPS
+    };
     (power * STEPS + step).min(STEPS * POWERS - 1)
 }
 
@@ -106,7 +110,10 @@ mod tests {
         for share in [0.01, 0.5, 0.9, 0.99, 0.999] {
             let exact = all[((all.len() as f64 * share).ceil() as usize).max(1) - 1] as f64;
             let got = histogram.quantile(share);
-            assert!((got - exact).abs() <= exact * 0.035 + 1.0, "{share}: {got} for {exact}");
+            assert!(
+                (got - exact).abs() <= exact * 0.035 + 1.0,
+                "{share}: {got} for {exact}"
+            );
         }
     }
 

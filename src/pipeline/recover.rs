@@ -10,10 +10,10 @@ use sparkplug::host::{HostSession, RecordKind};
 use sparkplug::payload::{ResolvedPayload, decode_resolved};
 use sparkplug::topic::NodeId;
 
+use super::bodies;
 use super::checkpoint::{HOLDS, META, Meta, NODE, RULE};
 use super::convert::{key_of_rule, rule_event, rule_key};
 use super::derived::alarm_cause;
-use super::bodies;
 use crate::actuation::{Actuation, Hold};
 use crate::buffer::Journal;
 use crate::buffer::record::{Cause, Class, NewRecord, Origin, Record};
@@ -58,7 +58,10 @@ pub fn load(
     rules: &mut rules::Engine,
     actuation: &mut Actuation,
 ) -> Result<Restored, crate::state::StateError> {
-    let mut restored = Restored { meta: meta(store)?, ..Restored::default() };
+    let mut restored = Restored {
+        meta: meta(store)?,
+        ..Restored::default()
+    };
     for pair in store.scan_prefix(NODE) {
         let (_, bytes) = pair?;
         match host.restore_node(now.engine_ms, now.wall_ms, &bytes) {
@@ -95,7 +98,12 @@ impl Core {
     ///
     /// # Errors
     /// The journal can't be read.
-    pub fn replay(&mut self, journal: &Journal, after: u64, restored: &mut Restored) -> Result<(), crate::buffer::ReadError> {
+    pub fn replay(
+        &mut self,
+        journal: &Journal,
+        after: u64,
+        restored: &mut Restored,
+    ) -> Result<(), crate::buffer::ReadError> {
         let known = journal.derived_causes(after)?;
         for record in journal.replay(after) {
             let record = record?;
@@ -105,25 +113,60 @@ impl Core {
         Ok(())
     }
 
-    fn replay_record(&mut self, record: &Record, known: &HashSet<Cause>, journal: &Journal, restored: &mut Restored) {
-        let now = Now { engine_ms: record.engine_ms, wall_ms: record.received_ms, trusted: record.clock_trusted };
+    fn replay_record(
+        &mut self,
+        record: &Record,
+        known: &HashSet<Cause>,
+        journal: &Journal,
+        restored: &mut Restored,
+    ) {
+        let now = Now {
+            engine_ms: record.engine_ms,
+            wall_ms: record.received_ms,
+            trusted: record.clock_trusted,
+        };
         if now.trusted {
             self.rules.set_wall(now.engine_ms, now.wall_ms);
         }
         self.rules.advance_to(now.engine_ms);
         self.complete(now, known, journal, restored);
-        let (Some(group), Some(node)) = (&record.key.group, &record.key.node) else { return };
+        let (Some(group), Some(node)) = (&record.key.group, &record.key.node) else {
+            return;
+        };
         let device = record.key.device.as_ref();
-        let id = NodeId { group: group.clone(), node: node.clone() };
+        let id = NodeId {
+            group: group.clone(),
+            node: node.clone(),
+        };
         match (record.class, record.origin) {
             (Class::Birth | Class::Data, _) => {
-                let Ok(payload) = decode_resolved(&record.body) else { return };
-                let kind = if record.class == Class::Birth { RecordKind::Birth } else { RecordKind::Data };
-                self.host.apply_record(now.engine_ms, kind, &id, device.map(AsRef::as_ref), record.received_ms, &payload);
+                let Ok(payload) = decode_resolved(&record.body) else {
+                    return;
+                };
+                let kind = if record.class == Class::Birth {
+                    RecordKind::Birth
+                } else {
+                    RecordKind::Data
+                };
+                self.host.apply_record(
+                    now.engine_ms,
+                    kind,
+                    &id,
+                    device.map(AsRef::as_ref),
+                    record.received_ms,
+                    &payload,
+                );
                 let key = rule_key(group, node, device);
                 for (index, metric) in payload.metrics.iter().enumerate() {
                     let index = u32::try_from(index).unwrap_or(u32::MAX);
-                    let event = rule_event(&key, metric, record.id, index, now.engine_ms, record.received_ms);
+                    let event = rule_event(
+                        &key,
+                        metric,
+                        record.id,
+                        index,
+                        now.engine_ms,
+                        record.received_ms,
+                    );
                     self.rules.handle_event(&event);
                 }
                 if record.class == Class::Birth {
@@ -131,7 +174,11 @@ impl Core {
                 }
             }
             (Class::Death, _) => {
-                let payload = ResolvedPayload { seq: record.seq, bdseq: record.bdseq, ..ResolvedPayload::default() };
+                let payload = ResolvedPayload {
+                    seq: record.seq,
+                    bdseq: record.bdseq,
+                    ..ResolvedPayload::default()
+                };
                 self.host.apply_record(
                     now.engine_ms,
                     RecordKind::Death,
@@ -146,15 +193,23 @@ impl Core {
                     Some("node") => rules::DeathCause::Node,
                     _ => rules::DeathCause::Death,
                 };
-                self.rules.handle_death(&rule_key(group, node, device), now.engine_ms, cause);
+                self.rules
+                    .handle_death(&rule_key(group, node, device), now.engine_ms, cause);
             }
             (Class::Inference, _) => {
                 let body = body(record);
-                let text = |key: &str| body.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
+                let text = |key: &str| {
+                    body.get(key)
+                        .and_then(Json::as_str)
+                        .unwrap_or_default()
+                        .to_owned()
+                };
                 if body.get("shadow").and_then(Json::as_bool) == Some(true) {
                     return;
                 }
-                let asked = Some(text("asked")).filter(|name| !name.is_empty()).unwrap_or_else(|| text("model"));
+                let asked = Some(text("asked"))
+                    .filter(|name| !name.is_empty())
+                    .unwrap_or_else(|| text("model"));
                 let score = body.get("score").and_then(Json::as_f64).unwrap_or(f64::NAN);
                 let model: std::sync::Arc<str> = asked.into();
                 self.rules.handle_event(&rules::Event {
@@ -163,7 +218,10 @@ impl Core {
                     value: rules::Value::Double(score),
                     datatype: "Double",
                     quality: 192,
-                    time_ms: body.pointer("/span_ms/1").and_then(Json::as_i64).unwrap_or_default(),
+                    time_ms: body
+                        .pointer("/span_ms/1")
+                        .and_then(Json::as_i64)
+                        .unwrap_or_default(),
                     engine_ms: now.engine_ms,
                     historical: false,
                     unchanged: false,
@@ -173,7 +231,15 @@ impl Core {
                 });
             }
             (Class::Alarm, _) => self.replay_operator(now, record),
-            (Class::Command | Class::Schema | Class::Embedding | Class::Gap | Class::Status | Class::Raw, _) => {}
+            (
+                Class::Command
+                | Class::Schema
+                | Class::Embedding
+                | Class::Gap
+                | Class::Status
+                | Class::Raw,
+                _,
+            ) => {}
         }
         self.complete(now, known, journal, restored);
     }
@@ -206,9 +272,17 @@ impl Core {
     }
 
     /// Appends the alarms that the crash left out; everything else a replay makes is dropped.
-    fn complete(&mut self, now: Now, known: &HashSet<Cause>, journal: &Journal, restored: &mut Restored) {
+    fn complete(
+        &mut self,
+        now: Now,
+        known: &HashSet<Cause>,
+        journal: &Journal,
+        restored: &mut Restored,
+    ) {
         while let Some(output) = self.rules.poll_output() {
-            let rules::Output::Alarm(event) = output else { continue };
+            let rules::Output::Alarm(event) = output else {
+                continue;
+            };
             let cause = alarm_cause(&event);
             if known.contains(&cause) {
                 continue;
@@ -240,7 +314,10 @@ impl Core {
     pub fn take_dirty(&mut self) -> Batch {
         let mut batch = Batch::default();
         for snapshot in self.host.dirty_nodes() {
-            batch.put(node_key(&snapshot.node, snapshot.device.as_deref()), snapshot.bytes);
+            batch.put(
+                node_key(&snapshot.node, snapshot.device.as_deref()),
+                snapshot.bytes,
+            );
         }
         for (key, bytes) in self.rules.dirty_keys() {
             let key = [RULE, key.as_slice()].concat();

@@ -109,16 +109,29 @@ impl CoreThread {
         let (stop, stopped) = watch::channel(false);
         let (ending, ended) = watch::channel(false);
         let beats = Arc::new(AtomicU64::new(0));
-        let handle = CoreHandle { questions, beats: beats.clone() };
-        let thread = std::thread::Builder::new().name("core".to_owned()).spawn(move || {
-            // Whatever ends this thread, a panic too, ends the process: nothing may look alive without it.
-            let _ending = EndOnDrop(ending);
-            match tokio::runtime::Builder::new_current_thread().enable_time().build() {
-                Ok(runtime) => runtime.block_on(run(parts, asked, stopped, beats)),
-                Err(error) => tracing::error!(%error, "the pipeline can't start"),
-            }
-        })?;
-        Ok(Self { handle, stop, thread, ended })
+        let handle = CoreHandle {
+            questions,
+            beats: beats.clone(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("core".to_owned())
+            .spawn(move || {
+                // Whatever ends this thread, a panic too, ends the process: nothing may look alive without it.
+                let _ending = EndOnDrop(ending);
+                match tokio::runtime::Builder::new_current_thread()
+                    .enable_time()
+                    .build()
+                {
+                    Ok(runtime) => runtime.block_on(run(parts, asked, stopped, beats)),
+                    Err(error) => tracing::error!(%error, "the pipeline can't start"),
+                }
+            })?;
+        Ok(Self {
+            handle,
+            stop,
+            thread,
+            ended,
+        })
     }
 
     /// Turns true when the thread has ended, for whatever reason.
@@ -150,13 +163,27 @@ async fn run(
     mut stopped: watch::Receiver<bool>,
     beats: Arc<AtomicU64>,
 ) {
-    let Parts { mut core, clock, journal, broker, mut deliveries, models, mut checkpointer, durable_ack } = parts;
+    let Parts {
+        mut core,
+        clock,
+        journal,
+        broker,
+        mut deliveries,
+        models,
+        mut checkpointer,
+        durable_ack,
+    } = parts;
     let (runner, mut answers) = match models {
         Some((runner, answers)) => (Some(runner), Some(answers)),
         None => (None, None),
     };
     let mut durable = journal.durable();
-    let mut ports = RealPorts { journal: journal.clone(), broker, runner, latency: core.latency() };
+    let mut ports = RealPorts {
+        journal: journal.clone(),
+        broker,
+        runner,
+        latency: core.latency(),
+    };
     let mut batch = Vec::with_capacity(BATCH);
     let mut next_tick = Instant::now();
     loop {
@@ -249,7 +276,8 @@ impl Ports for RealPorts {
         let on_written = stamp.map(|read_at| {
             let latency = self.latency.clone();
             Written::new(move |at: Instant| {
-                let us = u64::try_from(at.saturating_duration_since(read_at).as_micros()).unwrap_or(u64::MAX);
+                let us = u64::try_from(at.saturating_duration_since(read_at).as_micros())
+                    .unwrap_or(u64::MAX);
                 if let Ok(mut latency) = latency.lock() {
                     latency.record(us);
                 }

@@ -6,19 +6,30 @@ use sparkgate::config::Config;
 use sparkgate::config::load::Source;
 
 fn example() -> String {
-    std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/sparkgate.toml")).unwrap()
+    std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/examples/sparkgate.toml"
+    ))
+    .unwrap()
 }
 
 #[test]
 fn the_example_loads_and_names_every_key() {
-    let loaded = Config::from_sources(&[Source { file: "sparkgate.toml".into(), text: example() }]).unwrap();
+    let loaded = Config::from_sources(&[Source {
+        file: "sparkgate.toml".into(),
+        text: example(),
+    }])
+    .unwrap();
     // What the example shows as a value is the default, but for what has none.
     let mut plain = Config::default();
     plain.gateway.id = "site-a".into();
     plain.rules.paths = vec!["/etc/sparkgate/rules.d".into()];
     plain.models.paths = vec!["/etc/sparkgate/models.d".into()];
     plain.bridge.clone_from(&loaded.value.bridge);
-    assert_eq!(toml::to_string(&loaded.value).unwrap(), toml::to_string(&plain).unwrap());
+    assert_eq!(
+        toml::to_string(&loaded.value).unwrap(),
+        toml::to_string(&plain).unwrap()
+    );
     // Every key that the program knows stands in the example, commented out or not.
     let all: toml::Table = toml::to_string(&plain).unwrap().parse().unwrap();
     let text = example();
@@ -33,7 +44,10 @@ fn the_example_loads_and_names_every_key() {
     let mut names = Vec::new();
     keys(&all, &mut names);
     for key in names {
-        assert!(text.contains(&key), "examples/sparkgate.toml does not mention `{key}`");
+        assert!(
+            text.contains(&key),
+            "examples/sparkgate.toml does not mention `{key}`"
+        );
     }
 }
 
@@ -42,14 +56,20 @@ fn validate(text: &str) -> (i32, String) {
     let file = folder.path().join("sparkgate.toml");
     let text = text.replace("DATA", &folder.path().join("data").display().to_string());
     std::fs::write(&file, text).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_sparkgate")).args(["validate", "-c"]).arg(&file).output().unwrap();
-    let shown = String::from_utf8_lossy(&output.stderr).replace(&folder.path().display().to_string(), "");
+    let output = Command::new(env!("CARGO_BIN_EXE_sparkgate"))
+        .args(["validate", "-c"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let shown =
+        String::from_utf8_lossy(&output.stderr).replace(&folder.path().display().to_string(), "");
     (output.status.code().unwrap(), shown)
 }
 
 #[test]
 fn validate_accepts_a_small_file() {
-    let (code, shown) = validate("[gateway]\nid = \"a\"\ndata_dir = \"DATA\"\n[rules]\nuse_shipped = [\"*\"]\n");
+    let (code, shown) =
+        validate("[gateway]\nid = \"a\"\ndata_dir = \"DATA\"\n[rules]\nuse_shipped = [\"*\"]\n");
     assert_eq!((code, shown.as_str()), (0, ""));
 }
 
@@ -63,26 +83,40 @@ fn validate_shows_every_mistake_with_its_place() {
     assert_eq!(lines.len(), 4, "{shown}");
     assert!(lines[0].contains(":2:6: `a b` is not a token"), "{shown}");
     assert!(lines[1].contains(":5:15: `60` has no unit"), "{shown}");
-    assert!(lines[2].contains(":7:1: unknown key `max_packt`; did you mean `max_packet`?"), "{shown}");
-    assert!(lines[3].contains(":8:7: unknown value `durabel`; did you mean `durable`?"), "{shown}");
+    assert!(
+        lines[2].contains(":7:1: unknown key `max_packt`; did you mean `max_packet`?"),
+        "{shown}"
+    );
+    assert!(
+        lines[3].contains(":8:7: unknown value `durabel`; did you mean `durable`?"),
+        "{shown}"
+    );
 }
 
 #[test]
 fn a_missing_file_is_a_configuration_error() {
-    let output = Command::new(env!("CARGO_BIN_EXE_sparkgate")).args(["run", "-c", "/nonexistent/x.toml"]).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_sparkgate"))
+        .args(["run", "-c", "/nonexistent/x.toml"])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(78));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/x.toml: can't be read"));
 }
 
 #[test]
 fn wrong_usage_exits_with_2() {
-    let output = Command::new(env!("CARGO_BIN_EXE_sparkgate")).arg("frobnicate").output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_sparkgate"))
+        .arg("frobnicate")
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]
 fn an_unknown_shipped_pack_has_a_nearest_name() {
-    let (code, shown) = validate("[gateway]\nid = \"a\"\ndata_dir = \"DATA\"\n[rules]\nuse_shipped = [\"press-coolin\"]\n");
+    let (code, shown) = validate(
+        "[gateway]\nid = \"a\"\ndata_dir = \"DATA\"\n[rules]\nuse_shipped = [\"press-coolin\"]\n",
+    );
     assert_eq!(code, 78);
     assert!(shown.contains("did you mean `press-cooling`?"), "{shown}");
 }

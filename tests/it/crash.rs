@@ -22,7 +22,13 @@ type Promised = Arc<Mutex<HashMap<String, Vec<u64>>>>;
 
 /// Publishes `n` from `from` to `to` with QoS 1 until done or the connection breaks; returns the next `n` to send.
 /// What was sent and not acknowledged is sent again by the caller, as a client does.
-fn publish(node: &mut Node, from: u64, to: u64, promised: &Promised, total: &AtomicU64) -> (u64, bool) {
+fn publish(
+    node: &mut Node,
+    from: u64,
+    to: u64,
+    promised: &Promised,
+    total: &AtomicU64,
+) -> (u64, bool) {
     let mut flying: Vec<(u16, u64)> = Vec::new();
     let mut next = from;
     loop {
@@ -39,9 +45,17 @@ fn publish(node: &mut Node, from: u64, to: u64, promised: &Promised, total: &Ato
         }
         match node.client.read() {
             Some(Packet::Puback(id)) => {
-                let at = flying.iter().position(|(i, _)| *i == id).expect("a known packet id");
+                let at = flying
+                    .iter()
+                    .position(|(i, _)| *i == id)
+                    .expect("a known packet id");
                 let (_, n) = flying.remove(at);
-                promised.lock().unwrap().entry(node.device.clone()).or_default().push(n);
+                promised
+                    .lock()
+                    .unwrap()
+                    .entry(node.device.clone())
+                    .or_default()
+                    .push(n);
                 total.fetch_add(1, Ordering::Relaxed);
             }
             Some(_) => {}
@@ -66,8 +80,15 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
                 let end = RECORDS / DEVICES as u64 + 1;
                 while next < end {
                     let connected = until("the broker is there", 60, || {
-                        std::net::TcpStream::connect(address).ok().map(|_| ())
-                            .and_then(|()| std::panic::catch_unwind(|| Node::birth(address, "crash", &name, &device)).ok())
+                        std::net::TcpStream::connect(address)
+                            .ok()
+                            .map(|_| ())
+                            .and_then(|()| {
+                                std::panic::catch_unwind(|| {
+                                    Node::birth(address, "crash", &name, &device)
+                                })
+                                .ok()
+                            })
                     });
                     let mut node = connected;
                     (next, _) = publish(&mut node, next, end, &promised, &total);
@@ -76,8 +97,16 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
         })
         .collect();
 
-    for (at, what) in [(8_000, "gateway"), (16_000, "nats"), (24_000, "gateway"), (32_000, "both"), (40_000, "nats")] {
-        until("records are acknowledged", 120, || (total.load(Ordering::Relaxed) >= at).then_some(()));
+    for (at, what) in [
+        (8_000, "gateway"),
+        (16_000, "nats"),
+        (24_000, "gateway"),
+        (32_000, "both"),
+        (40_000, "nats"),
+    ] {
+        until("records are acknowledged", 120, || {
+            (total.load(Ordering::Relaxed) >= at).then_some(())
+        });
         if what != "gateway" {
             nats.kill();
         }
@@ -101,7 +130,10 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
     let mut last_record = 0;
     for message in nats.messages("SPARKGATE_test") {
         let record: u64 = message.record();
-        assert!(record > last_record, "records rise: {record} after {last_record}");
+        assert!(
+            record > last_record,
+            "records rise: {record} after {last_record}"
+        );
         let prev: u64 = message.prev();
         assert_eq!(prev, last_record, "the stream is complete");
         last_record = record;
@@ -111,7 +143,10 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
         let body: Value = serde_json::from_slice(&message.payload).unwrap();
         for metric in body["metrics"].as_array().unwrap() {
             let n = metric["value"].as_u64().unwrap();
-            stored.entry(message.header("Sparkgate-Device").to_owned()).or_default().push(n);
+            stored
+                .entry(message.header("Sparkgate-Device").to_owned())
+                .or_default()
+                .push(n);
         }
     }
     for (device, mut promised) in promised.lock().unwrap().drain() {
@@ -120,7 +155,10 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
         promised.dedup();
         assert_eq!(promised.len() as u64, RECORDS / DEVICES as u64, "{device}");
         for n in &promised {
-            assert!(got.contains(n), "{device}: {n} was acknowledged and is not stored");
+            assert!(
+                got.contains(n),
+                "{device}: {n} was acknowledged and is not stored"
+            );
         }
         // A client that lost its connection sends again from its first unacknowledged message; what the gateway had
         // already is then a second message, with a `seq` of its own. Within one session order is strict.
@@ -130,7 +168,10 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
                 breaks += 1;
             }
         }
-        assert!(breaks <= 3, "{device}: {breaks} steps back for 3 reconnections");
+        assert!(
+            breaks <= 3,
+            "{device}: {breaks} steps back for 3 reconnections"
+        );
     }
     gateway.check_identity();
     assert!(gateway.stop().success());
@@ -143,7 +184,11 @@ fn state_survives_a_kill() {
     node.temp(42.5);
     until("the value is there", 10, || {
         let device = gateway.json("/api/devices/g/n/d");
-        device["metrics"].as_array()?.iter().find(|m| m["name"] == "temp" && m["value"] == 42.5).map(|_| ())
+        device["metrics"]
+            .as_array()?
+            .iter()
+            .find(|m| m["name"] == "temp" && m["value"] == 42.5)
+            .map(|_| ())
     });
     until("the journal has synced", 10, || {
         let buffer = gateway.json("/api/buffer");
@@ -151,8 +196,17 @@ fn state_survives_a_kill() {
     });
     gateway.restart();
     let device = gateway.json("/api/devices/g/n/d");
-    let temp = device["metrics"].as_array().unwrap().iter().find(|m| m["name"] == "temp").unwrap();
-    assert_eq!((temp["value"].clone(), temp["stale"].clone()), (serde_json::json!(42.5), true.into()), "{device:#}");
+    let temp = device["metrics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|m| m["name"] == "temp")
+        .unwrap();
+    assert_eq!(
+        (temp["value"].clone(), temp["stale"].clone()),
+        (serde_json::json!(42.5), true.into()),
+        "{device:#}"
+    );
     assert_eq!(device["births"], 1);
     gateway.check_identity();
 }

@@ -36,23 +36,37 @@ fn with_pack(folder: &tempfile::TempDir) -> String {
 fn a_server_that_is_away_at_start_gets_everything_later() {
     let mut nats = Nats::absent();
     let folder = tempfile::tempdir().unwrap();
-    let gateway = Gateway::builder().bridge(&nats.url()).config(&with_pack(&folder)).start();
+    let gateway = Gateway::builder()
+        .bridge(&nats.url())
+        .config(&with_pack(&folder))
+        .start();
     let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
     for i in 0..200 {
         node.temp(f64::from(i) / 10.0);
     }
-    until("records wait", 10, || (gateway.status()["pending"].as_u64()? >= 202).then_some(()));
+    until("records wait", 10, || {
+        (gateway.status()["pending"].as_u64()? >= 202).then_some(())
+    });
     let ready = gateway.json("/readyz");
-    assert_eq!((ready["ready"].clone(), ready["degraded"].clone()), (true.into(), true.into()), "{ready}");
+    assert_eq!(
+        (ready["ready"].clone(), ready["degraded"].clone()),
+        (true.into(), true.into()),
+        "{ready}"
+    );
     nats.restart();
-    until("everything has left", 30, || (gateway.status()["pending"] == 0).then_some(()));
+    until("everything has left", 30, || {
+        (gateway.status()["pending"] == 0).then_some(())
+    });
     let messages = nats.messages("SPARKGATE_test");
     let temps: Vec<f64> = messages
         .iter()
         .filter(|m| m.subject == "sparkgate.test.data.g.n.d")
         .map(|m| m.json()["metrics"][0]["value"].as_f64().unwrap())
         .collect();
-    assert_eq!(temps, (0..200).map(|i| f64::from(i) / 10.0).collect::<Vec<_>>());
+    assert_eq!(
+        temps,
+        (0..200).map(|i| f64::from(i) / 10.0).collect::<Vec<_>>()
+    );
     let first = &messages[0];
     assert_eq!(first.header("ce-specversion"), "1.0");
     assert_eq!(first.header("Nats-Msg-Id"), first.header("ce-id"));
@@ -64,7 +78,10 @@ fn a_server_that_is_away_at_start_gets_everything_later() {
 fn a_rule_writes_is_confirmed_and_tells_the_cloud() {
     let nats = Nats::start();
     let folder = tempfile::tempdir().unwrap();
-    let gateway = Gateway::builder().bridge(&nats.url()).config(&with_pack(&folder)).start();
+    let gateway = Gateway::builder()
+        .bridge(&nats.url())
+        .config(&with_pack(&folder))
+        .start();
     let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
     node.client.subscribe("spBv1.0/g/DCMD/n/d", 1);
     node.temp(90.0);
@@ -74,8 +91,13 @@ fn a_rule_writes_is_confirmed_and_tells_the_cloud() {
             _ => {}
         }
     };
-    let command = <sparkplug_rs::Payload as sparkplug_rs::protobuf::Message>::parse_from_bytes(&dcmd).unwrap();
-    assert_eq!((command.metrics[0].alias(), command.metrics[0].long_value()), (1, 7));
+    let command =
+        <sparkplug_rs::Payload as sparkplug_rs::protobuf::Message>::parse_from_bytes(&dcmd)
+            .unwrap();
+    assert_eq!(
+        (command.metrics[0].alias(), command.metrics[0].long_value()),
+        (1, 7)
+    );
     assert!(!command.has_seq(), "commands have no seq");
     let (echo, _) = node.count_bytes(7, 0);
     node.client.send(&echo);
@@ -83,24 +105,44 @@ fn a_rule_writes_is_confirmed_and_tells_the_cloud() {
         let all = nats.messages("SPARKGATE_test_ALARMS");
         let words: Vec<(String, Value)> =
             all.iter().map(|m| (m.subject.clone(), m.json())).collect();
-        words.iter().any(|(_, body)| body["status"] == "confirmed").then_some(words)
+        words
+            .iter()
+            .any(|(_, body)| body["status"] == "confirmed")
+            .then_some(words)
     });
-    let alarm = &stored.iter().find(|(subject, _)| subject.starts_with("sparkgate.test.alarm.")).unwrap().1;
-    assert_eq!((alarm["event"].clone(), alarm["state"].clone()), ("raise".into(), "unack".into()), "{alarm}");
+    let alarm = &stored
+        .iter()
+        .find(|(subject, _)| subject.starts_with("sparkgate.test.alarm."))
+        .unwrap()
+        .1;
+    assert_eq!(
+        (alarm["event"].clone(), alarm["state"].clone()),
+        ("raise".into(), "unack".into()),
+        "{alarm}"
+    );
     assert_eq!(alarm["message"], "d is hot: 90");
-    let statuses: Vec<&Value> =
-        stored.iter().filter(|(s, _)| s == "sparkgate.test.command.g.n.d").map(|(_, b)| &b["status"]).collect();
+    let statuses: Vec<&Value> = stored
+        .iter()
+        .filter(|(s, _)| s == "sparkgate.test.command.g.n.d")
+        .map(|(_, b)| &b["status"])
+        .collect();
     assert_eq!(statuses, [&json!("sent"), &json!("confirmed")]);
     let status = gateway.status();
     assert_eq!(status["alarms"]["unacknowledged"], 1);
-    assert!(status["decision_us"]["count"].as_u64().unwrap() >= 1, "the latency was measured: {status:#}");
+    assert!(
+        status["decision_us"]["count"].as_u64().unwrap() >= 1,
+        "the latency was measured: {status:#}"
+    );
 
     // People acknowledge through the socket; the record of it goes up too.
     let id = alarm["id"].as_str().unwrap();
     let (code, _, err) = gateway.tool(&["alarms", "ack", id, "--note", "seen"]);
     assert_eq!(code, 0, "{err}");
     until("the acknowledgement is stored", 10, || {
-        nats.messages("SPARKGATE_test_ALARMS").iter().any(|m| m.json()["event"] == "ack" && m.json()["note"] == "seen").then_some(())
+        nats.messages("SPARKGATE_test_ALARMS")
+            .iter()
+            .any(|m| m.json()["event"] == "ack" && m.json()["note"] == "seen")
+            .then_some(())
     });
     assert_eq!(gateway.status()["alarms"]["unacknowledged"], 0);
     gateway.check_identity();
@@ -113,15 +155,30 @@ fn alarms_and_their_acknowledgement_survive_a_kill() {
     let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
     node.temp(90.0);
     let id = until("the alarm is there", 10, || {
-        gateway.json("/api/alarms").as_array()?.first().and_then(|a| a["id"].as_str()).map(str::to_owned)
+        gateway
+            .json("/api/alarms")
+            .as_array()?
+            .first()
+            .and_then(|a| a["id"].as_str())
+            .map(str::to_owned)
     });
     assert_eq!(gateway.tool(&["alarms", "ack", &id]).0, 0);
-    until("the journal has synced", 10, || (gateway.json("/api/buffer")["unsynced_bytes"] == 0).then_some(()));
+    until("the journal has synced", 10, || {
+        (gateway.json("/api/buffer")["unsynced_bytes"] == 0).then_some(())
+    });
     gateway.restart();
     let alarms = gateway.json("/api/alarms");
-    assert_eq!((alarms[0]["id"].as_str(), alarms[0]["state"].as_str()), (Some(id.as_str()), Some("ack")), "{alarms:#}");
+    assert_eq!(
+        (alarms[0]["id"].as_str(), alarms[0]["state"].as_str()),
+        (Some(id.as_str()), Some("ack")),
+        "{alarms:#}"
+    );
     let commands = gateway.json("/api/commands");
-    assert_eq!(commands.as_array().unwrap().len(), 0, "a replay writes nothing: {commands}");
+    assert_eq!(
+        commands.as_array().unwrap().len(),
+        0,
+        "a replay writes nothing: {commands}"
+    );
     gateway.check_identity();
     assert!(gateway.stop().success());
 }
@@ -130,7 +187,9 @@ fn alarms_and_their_acknowledgement_survive_a_kill() {
 fn metrics_are_rendered_and_bounded() {
     let gateway = Gateway::builder().start();
     let _node = Node::birth(gateway.mqtt, "g", "n", "d");
-    until("the device is there", 10, || (gateway.status()["host"]["devices_online"] == 1).then_some(()));
+    until("the device is there", 10, || {
+        (gateway.status()["host"]["devices_online"] == 1).then_some(())
+    });
     let (status, text) = crate::harness::gateway::get(gateway.admin, "/metrics").unwrap();
     assert_eq!(status, 200);
     for line in [

@@ -20,13 +20,19 @@ fn run(mut command: Command, expected: usize) -> (Vec<Value>, std::process::Chil
         .spawn()
         .expect("the client starts");
     let out = BufReader::new(child.stdout.take().unwrap());
-    let said: Vec<Value> = out.lines().take(expected).map(|l| serde_json::from_str(&l.unwrap()).unwrap()).collect();
+    let said: Vec<Value> = out
+        .lines()
+        .take(expected)
+        .map(|l| serde_json::from_str(&l.unwrap()).unwrap())
+        .collect();
     assert_eq!(said.len(), expected, "the client ended early");
     (said, child)
 }
 
 fn script(name: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/foreign").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/it/foreign")
+        .join(name)
 }
 
 /// The value as the contract shows it in JSON.
@@ -64,11 +70,18 @@ fn stored(nats: &Nats, class: &str, device: &str) -> Vec<Value> {
 fn compare(nats: &Nats, device: &str, said: &[Value], prefix: &str) {
     let wanted = |all: &[Value], sent: &Value| {
         let name = format!("{prefix}{}", sent["name"].as_str().unwrap());
-        all.iter().find(|m| m["name"] == name.as_str() && m["timestamp"] == sent["timestamp"]).cloned()
+        all.iter()
+            .find(|m| m["name"] == name.as_str() && m["timestamp"] == sent["timestamp"])
+            .cloned()
     };
     let all = until("everything is in the stream", 30, || {
-        let all: Vec<Value> = ["birth", "data"].iter().flat_map(|class| stored(nats, class, device)).collect();
-        said.iter().all(|sent| wanted(&all, sent).is_some()).then_some(all)
+        let all: Vec<Value> = ["birth", "data"]
+            .iter()
+            .flat_map(|class| stored(nats, class, device))
+            .collect();
+        said.iter()
+            .all(|sent| wanted(&all, sent).is_some())
+            .then_some(all)
     });
     for sent in said {
         let name = format!("{prefix}{}", sent["name"].as_str().unwrap());
@@ -80,7 +93,11 @@ fn compare(nats: &Nats, device: &str, said: &[Value], prefix: &str) {
         if sent["type"] == "Bytes" {
             assert_eq!(found["value"], "AP8Q", "{name}");
         } else {
-            assert!(same(&value, &found["value"]), "{name}: sent {value}, stored {}", found["value"]);
+            assert!(
+                same(&value, &found["value"]),
+                "{name}: sent {value}, stored {}",
+                found["value"]
+            );
         }
         assert!(found.get("value").is_some(), "value is never left out");
     }
@@ -96,7 +113,9 @@ fn pysparkplug_arrives_as_sent() {
     let nats = Nats::start();
     let gateway = Gateway::builder().bridge(&nats.url()).start();
     let mut command = Command::new(tools::python());
-    command.arg(script("pysparkplug_node.py")).arg(gateway.mqtt.port().to_string());
+    command
+        .arg(script("pysparkplug_node.py"))
+        .arg(gateway.mqtt.port().to_string());
     let (said, child) = run(command, 28);
     compare(&nats, "py-node.py-dev", &said, "");
     end(child);
@@ -112,11 +131,21 @@ fn mqtt_spb_wrapper_arrives_as_sent() {
     let nats = Nats::start();
     let gateway = Gateway::builder().bridge(&nats.url()).start();
     let mut command = Command::new(tools::python());
-    command.arg(script("mqtt_spb_wrapper_node.py")).arg(gateway.mqtt.port().to_string());
+    command
+        .arg(script("mqtt_spb_wrapper_node.py"))
+        .arg(gateway.mqtt.port().to_string());
     let (said, child) = run(command, 22);
     // This library puts births of device data under a prefix of its own; data comes without it.
-    let birth: Vec<Value> = said.iter().filter(|m| m["message"] == "birth").cloned().collect();
-    let data: Vec<Value> = said.iter().filter(|m| m["message"] == "data").cloned().collect();
+    let birth: Vec<Value> = said
+        .iter()
+        .filter(|m| m["message"] == "birth")
+        .cloned()
+        .collect();
+    let data: Vec<Value> = said
+        .iter()
+        .filter(|m| m["message"] == "data")
+        .cloned()
+        .collect();
     compare(&nats, "spb-node.spb-dev", &birth, "DATA/");
     compare(&nats, "spb-node.spb-dev", &data, "");
     let tables: Vec<Value> = ["birth", "data"]
@@ -126,7 +155,11 @@ fn mqtt_spb_wrapper_arrives_as_sent() {
         .collect();
     assert!(!tables.is_empty());
     for table in tables {
-        assert_eq!(table["value"]["columns"], serde_json::json!(["Temperature", "Status"]), "{table}");
+        assert_eq!(
+            table["value"]["columns"],
+            serde_json::json!(["Temperature", "Status"]),
+            "{table}"
+        );
         assert_eq!(table["value"]["rows"][1][1], "warm", "{table}");
     }
     end(child);
@@ -144,8 +177,15 @@ fn the_javascript_client_arrives_as_sent() {
         .env("NODE_PATH", tools::node_modules());
     let (said, child) = run(command, 39);
     compare(&nats, "js-node.js-dev", &said, "");
-    let table = stored(&nats, "birth", "js-node.js-dev").into_iter().find(|m| m["type"] == "DataSet").unwrap();
-    assert_eq!(table["value"]["rows"], serde_json::json!([[1, "one"], [-2, "zwei"]]), "{table}");
+    let table = stored(&nats, "birth", "js-node.js-dev")
+        .into_iter()
+        .find(|m| m["type"] == "DataSet")
+        .unwrap();
+    assert_eq!(
+        table["value"]["rows"],
+        serde_json::json!([[1, "one"], [-2, "zwei"]]),
+        "{table}"
+    );
     end(child);
     until("the node is offline", 10, || {
         (gateway.json("/api/devices/foreign/js-node")["online"] == false).then_some(())

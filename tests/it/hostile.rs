@@ -7,7 +7,10 @@ use crate::harness::mqtt::{Client, Node};
 use crate::harness::until;
 
 fn invalid(gateway: &Gateway, reason: &str) -> u64 {
-    gateway.status()["invalid"].get(reason).and_then(Value::as_u64).unwrap_or(0)
+    gateway.status()["invalid"]
+        .get(reason)
+        .and_then(Value::as_u64)
+        .unwrap_or(0)
 }
 
 #[test]
@@ -40,13 +43,25 @@ fn bad_messages_are_counted_and_neighbours_unharmed() {
     good.send("DDATA", true, vec![alias, datatype, fine], 0);
 
     until("everything is counted", 20, || {
-        let fine = ["payload", "topic", "data_before_birth", "unknown_alias", "datatype"]
-            .iter()
-            .all(|reason| invalid(&gateway, reason) > 0);
+        let fine = [
+            "payload",
+            "topic",
+            "data_before_birth",
+            "unknown_alias",
+            "datatype",
+        ]
+        .iter()
+        .all(|reason| invalid(&gateway, reason) > 0);
         fine.then_some(())
     });
     let device = gateway.json("/api/devices/plant/good/press");
-    let temp = device["metrics"].as_array().unwrap().iter().find(|m| m["name"] == "temp").unwrap().clone();
+    let temp = device["metrics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|m| m["name"] == "temp")
+        .unwrap()
+        .clone();
     assert_eq!(temp["value"], 33.5, "{device:#}");
     assert_eq!(device["online"], true);
     gateway.check_identity();
@@ -81,17 +96,31 @@ fn names_that_are_no_subject_tokens_have_their_own_subjects() {
 fn a_write_without_a_token_is_refused_over_tcp_and_taken_over_the_socket() {
     let gateway = Gateway::builder().start();
     let _node = Node::birth(gateway.mqtt, "g", "n", "d");
-    until("the device is there", 10, || (gateway.status()["host"]["devices_online"] == 1).then_some(()));
+    until("the device is there", 10, || {
+        (gateway.status()["host"]["devices_online"] == 1).then_some(())
+    });
     let (status, body) = crate::harness::gateway::request(
-        gateway.admin, "POST", "/api/devices/g/n/d/write", "", "{\"metrics\":[{\"name\":\"temp\",\"value\":1}]}",
+        gateway.admin,
+        "POST",
+        "/api/devices/g/n/d/write",
+        "",
+        "{\"metrics\":[{\"name\":\"temp\",\"value\":1}]}",
     )
     .unwrap();
     assert_eq!(status, 403, "{body}");
     // The device of this test never echoes: the write is sent and ends as a timeout, which the tool says.
     let (code, out, _) = gateway.tool(&["write", "g/n/d", "temp=1", "-o", "json"]);
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, answer["status"].as_str()), (1, Some("timeout")), "{answer}");
+    assert_eq!(
+        (code, answer["status"].as_str()),
+        (1, Some("timeout")),
+        "{answer}"
+    );
     let (code, out, _) = gateway.tool(&["write", "g/n/d", "nope=1", "-o", "json"]);
     let answer: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, answer["status"].as_str()), (1, Some("rejected")), "{answer}");
+    assert_eq!(
+        (code, answer["status"].as_str()),
+        (1, Some("rejected")),
+        "{answer}"
+    );
 }

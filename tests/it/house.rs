@@ -12,7 +12,10 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![folder.to_path_buf()];
     while let Some(folder) = open.pop() {
-        for entry in std::fs::read_dir(&folder).expect("a folder").map(Result::unwrap) {
+        for entry in std::fs::read_dir(&folder)
+            .expect("a folder")
+            .map(Result::unwrap)
+        {
             let path = entry.path();
             if path.is_dir() {
                 if path.file_name().is_none_or(|name| name != "target") {
@@ -28,23 +31,50 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn is_test(path: &Path) -> bool {
-    path.components().any(|c| c.as_os_str() == "tests") || path.file_name().is_some_and(|n| n == "tests.rs")
+    path.components().any(|c| c.as_os_str() == "tests")
+        || path.file_name().is_some_and(|n| n == "tests.rs")
 }
 
 /// Rank of each part of the daemon; a part may use what has a lower rank, and itself.
 fn ranks() -> BTreeMap<&'static str, u8> {
     [
-        ("main", 9), ("lib", 9), ("cli", 8), ("daemon", 7), ("prepare", 6), ("admin", 6), ("bridge", 5), ("pipeline", 4),
-        ("actuation", 3), ("broker", 2), ("buffer", 2), ("state", 2), ("packs", 2), ("clock", 1), ("telemetry", 1), ("config", 0),
+        ("main", 9),
+        ("lib", 9),
+        ("cli", 8),
+        ("daemon", 7),
+        ("prepare", 6),
+        ("admin", 6),
+        ("bridge", 5),
+        ("pipeline", 4),
+        ("actuation", 3),
+        ("broker", 2),
+        ("buffer", 2),
+        ("state", 2),
+        ("packs", 2),
+        ("clock", 1),
+        ("telemetry", 1),
+        ("config", 0),
     ]
     .into()
 }
 
 /// The three edges that the plain order has no place for, each with its reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("config", "broker", "the file is made of each part's own section"),
-    ("config", "bridge", "the file is made of each part's own section"),
-    ("prepare", "admin", "the token file is checked before anything starts"),
+    (
+        "config",
+        "broker",
+        "the file is made of each part's own section",
+    ),
+    (
+        "config",
+        "bridge",
+        "the file is made of each part's own section",
+    ),
+    (
+        "prepare",
+        "admin",
+        "the token file is checked before anything starts",
+    ),
 ];
 
 #[test]
@@ -53,34 +83,67 @@ fn imports_run_one_way() {
     let mut wrong = Vec::new();
     for file in rust_files(&root().join("src")) {
         let inside = file.strip_prefix(root().join("src")).unwrap();
-        let part = inside.components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "");
-        let own = *ranks.get(part.as_str()).unwrap_or_else(|| panic!("{part}: give it a rank in tests/it/house.rs"));
+        let part = inside
+            .components()
+            .next()
+            .unwrap()
+            .as_os_str()
+            .to_string_lossy()
+            .replace(".rs", "");
+        let own = *ranks
+            .get(part.as_str())
+            .unwrap_or_else(|| panic!("{part}: give it a rank in tests/it/house.rs"));
         let text = std::fs::read_to_string(&file).unwrap();
         for (number, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or("");
             for used in code.split("crate::").skip(1) {
-                let name: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-                let Some(rank) = ranks.get(name.as_str()) else { continue };
+                let name: String = used
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect();
+                let Some(rank) = ranks.get(name.as_str()) else {
+                    continue;
+                };
                 let allowed = name == part
                     || *rank < own
-                    || EXCEPTIONS.iter().any(|(from, to, _)| *from == part && *to == name);
+                    || EXCEPTIONS
+                        .iter()
+                        .any(|(from, to, _)| *from == part && *to == name);
                 if !allowed {
-                    wrong.push(format!("{}:{}: {part} uses {name}", inside.display(), number + 1));
+                    wrong.push(format!(
+                        "{}:{}: {part} uses {name}",
+                        inside.display(),
+                        number + 1
+                    ));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "imports run main → daemon → admin → bridge → pipeline → actuation → broker, buffer, state:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "imports run main → daemon → admin → bridge → pipeline → actuation → broker, buffer, state:\n{}",
+        wrong.join("\n")
+    );
 }
 
 #[test]
 fn crates_know_neither_each_other_nor_the_daemon() {
-    for (name, allowed) in [("sparkplug", &[][..]), ("rules", &[]), ("models", &[]), ("firmware-sim", &["sparkplug"])] {
+    for (name, allowed) in [
+        ("sparkplug", &[][..]),
+        ("rules", &[]),
+        ("models", &[]),
+        ("firmware-sim", &["sparkplug"]),
+    ] {
         let manifest = std::fs::read_to_string(root().join(name).join("Cargo.toml")).unwrap();
         let table: toml::Table = manifest.parse().unwrap();
-        let Some(dependencies) = table.get("dependencies").and_then(toml::Value::as_table) else { continue };
+        let Some(dependencies) = table.get("dependencies").and_then(toml::Value::as_table) else {
+            continue;
+        };
         for ours in ["sparkgate", "sparkplug", "rules", "models", "firmware-sim"] {
-            assert!(!dependencies.contains_key(ours) || allowed.contains(&ours), "{name} must not depend on {ours}");
+            assert!(
+                !dependencies.contains_key(ours) || allowed.contains(&ours),
+                "{name} must not depend on {ours}"
+            );
         }
     }
 }
@@ -100,15 +163,26 @@ fn only_convert_speaks_two_vocabularies() {
     // The pipeline joins the crates; elsewhere a file that names two of them mixes their words.
     for file in rust_files(&root().join("src")) {
         let inside = file.strip_prefix(root().join("src")).unwrap().to_path_buf();
-        if is_test(&file) || ["pipeline", "cli", "admin"].iter().any(|p| inside.starts_with(p))
-            || ["daemon.rs", "prepare.rs", "packs.rs", "lib.rs"].iter().any(|p| inside == Path::new(p))
+        if is_test(&file)
+            || ["pipeline", "cli", "admin"]
+                .iter()
+                .any(|p| inside.starts_with(p))
+            || ["daemon.rs", "prepare.rs", "packs.rs", "lib.rs"]
+                .iter()
+                .any(|p| inside == Path::new(p))
         {
             continue;
         }
         let text = std::fs::read_to_string(&file).unwrap();
         let named: Vec<&str> = ["sparkplug::", "rules::", "models::"]
             .into_iter()
-            .filter(|n| text.lines().any(|l| !l.trim_start().starts_with("//") && l.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).any(|w| w.starts_with(n))))
+            .filter(|n| {
+                text.lines().any(|l| {
+                    !l.trim_start().starts_with("//")
+                        && l.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+                            .any(|w| w.starts_with(n))
+                })
+            })
             .collect();
         assert!(named.len() < 2, "{} names {named:?}", inside.display());
     }
@@ -117,13 +191,27 @@ fn only_convert_speaks_two_vocabularies() {
 #[test]
 fn no_file_is_longer_than_800_lines() {
     let mut long = Vec::new();
-    for folder in ["src", "sparkplug/src", "rules/src", "models/src", "firmware-sim/src"] {
+    for folder in [
+        "src",
+        "sparkplug/src",
+        "rules/src",
+        "models/src",
+        "firmware-sim/src",
+    ] {
         for file in rust_files(&root().join(folder)) {
-            if is_test(&file) || file.components().any(|c| c.as_os_str() == "proto") || file.file_name().is_some_and(|n| n == "proto.rs") {
+            if is_test(&file)
+                || file.components().any(|c| c.as_os_str() == "proto")
+                || file.file_name().is_some_and(|n| n == "proto.rs")
+            {
                 continue;
             }
             let text = std::fs::read_to_string(&file).unwrap();
-            let lines = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("").lines().count();
+            let lines = text
+                .split("#[cfg(test)]\nmod tests {")
+                .next()
+                .unwrap_or("")
+                .lines()
+                .count();
             if lines > 800 {
                 long.push(format!("{}: {lines}", file.display()));
             }
@@ -135,12 +223,23 @@ fn no_file_is_longer_than_800_lines() {
 #[test]
 fn every_metric_is_in_the_docs() {
     let docs = std::fs::read_to_string(root().join("docs/metrics.md")).unwrap();
-    let listed: Vec<&str> = docs.split('`').filter(|w| w.starts_with("sparkgate_") && !w.contains(' ')).collect();
+    let listed: Vec<&str> = docs
+        .split('`')
+        .filter(|w| w.starts_with("sparkgate_") && !w.contains(' '))
+        .collect();
     for (name, _, _) in sparkgate::admin::metrics::NAMES {
-        assert!(listed.contains(name), "{name} is missing in docs/metrics.md");
+        assert!(
+            listed.contains(name),
+            "{name} is missing in docs/metrics.md"
+        );
     }
     for name in listed {
-        assert!(sparkgate::admin::metrics::NAMES.iter().any(|(n, _, _)| *n == name), "docs/metrics.md lists {name}, which nothing emits");
+        assert!(
+            sparkgate::admin::metrics::NAMES
+                .iter()
+                .any(|(n, _, _)| *n == name),
+            "docs/metrics.md lists {name}, which nothing emits"
+        );
     }
 }
 
@@ -149,7 +248,9 @@ fn the_architecture_names_files_that_exist() {
     let text = std::fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
     assert!(text.lines().count() <= 130, "two pages at most");
     for word in text.split('`').skip(1).step_by(2) {
-        let is_path = word.contains('/') && (word.ends_with(".rs") || word.ends_with('/')) && !word.contains('*');
+        let is_path = word.contains('/')
+            && (word.ends_with(".rs") || word.ends_with('/'))
+            && !word.contains('*');
         if is_path {
             assert!(root().join(word).exists(), "{word} does not exist");
         }

@@ -3,7 +3,14 @@
 //! What the stories need is installed under the target folder by the harness; a test that can't get what it needs
 //! fails and says how to get it.
 
-#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
 
 mod harness;
 
@@ -11,6 +18,6 @@ mod config;
 mod crash;
 mod delivery;
 mod foreign;
-mod house;
 mod hostile;
+mod house;
 mod service;

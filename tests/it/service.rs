@@ -18,7 +18,9 @@ impl Notify {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
         Self { socket, folder }
     }
 
@@ -38,13 +40,23 @@ impl Notify {
 }
 
 fn signal(gateway: &Gateway, name: &str) {
-    assert!(Command::new("kill").args([name, &gateway.pid().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args([name, &gateway.pid().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[test]
 fn ready_comes_after_the_listeners_and_stop_is_quick() {
     let notify = Notify::new();
-    let mut gateway = Gateway::builder().env("NOTIFY_SOCKET", &notify.path()).env("WATCHDOG_USEC", "3000000").unready().start();
+    let mut gateway = Gateway::builder()
+        .env("NOTIFY_SOCKET", &notify.path())
+        .env("WATCHDOG_USEC", "3000000")
+        .unready()
+        .start();
     notify.wait("READY=1");
     // At this very moment the broker and the admin door answer.
     std::net::TcpStream::connect(gateway.mqtt).expect("the broker listens when READY is sent");
@@ -54,28 +66,48 @@ fn ready_comes_after_the_listeners_and_stop_is_quick() {
     assert!(text.contains("STATUS=received"), "{text}");
     let asked = Instant::now();
     assert!(gateway.stop().success());
-    assert!(asked.elapsed() < Duration::from_secs(5), "a clean stop within seconds");
+    assert!(
+        asked.elapsed() < Duration::from_secs(5),
+        "a clean stop within seconds"
+    );
     notify.wait("STOPPING=1");
 }
 
 #[test]
 fn a_reload_is_told_and_a_wrong_file_leaves_what_runs_in_force() {
     let notify = Notify::new();
-    let gateway = Gateway::builder().env("NOTIFY_SOCKET", &notify.path()).unready().start();
+    let gateway = Gateway::builder()
+        .env("NOTIFY_SOCKET", &notify.path())
+        .unready()
+        .start();
     notify.wait("READY=1");
     let file = gateway.config_file();
     let good = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, format!("{good}[rules]\nuse_shipped = [\"press-cooling\"]\n")).unwrap();
+    std::fs::write(
+        &file,
+        format!("{good}[rules]\nuse_shipped = [\"press-cooling\"]\n"),
+    )
+    .unwrap();
     signal(&gateway, "-HUP");
     let text = notify.wait("RELOADING=1");
-    assert!(text.contains("MONOTONIC_USEC="), "systemd 253 and later needs it in the same message: {text}");
+    assert!(
+        text.contains("MONOTONIC_USEC="),
+        "systemd 253 and later needs it in the same message: {text}"
+    );
     notify.wait("READY=1");
-    until("the rules are there", 10, || (!gateway.json("/api/rules").as_array()?.is_empty()).then_some(()));
+    until("the rules are there", 10, || {
+        (!gateway.json("/api/rules").as_array()?.is_empty()).then_some(())
+    });
     let before = gateway.json("/api/rules");
 
     std::fs::write(&file, format!("{good}[rules]\nuse_shiped = []\n")).unwrap();
     signal(&gateway, "-HUP");
     notify.wait("READY=1");
     assert_eq!(gateway.json("/api/rules"), before);
-    until("the mistake is in the log", 10, || gateway.log().contains("did you mean `use_shipped`").then_some(()));
+    until("the mistake is in the log", 10, || {
+        gateway
+            .log()
+            .contains("did you mean `use_shipped`")
+            .then_some(())
+    });
 }

@@ -69,14 +69,25 @@ impl Builder {
     pub fn start(self) -> Gateway {
         let (mqtt, admin) = (free_address(), free_address());
         let folder = tempfile::tempdir().expect("a folder");
-        let bridge = self.bridge.map(|url| format!("[bridge]\nurls = [\"{url}\"]\n")).unwrap_or_default();
+        let bridge = self
+            .bridge
+            .map(|url| format!("[bridge]\nurls = [\"{url}\"]\n"))
+            .unwrap_or_default();
         let config = format!(
             "[gateway]\nid = \"{}\"\ndata_dir = \"{}\"\n[mqtt]\nlisten = [\"{mqtt}\"]\n[admin]\nlisten = \"{admin}\"\n{bridge}{}",
             self.id,
             folder.path().join("data").display(),
             self.more,
         );
-        let mut gateway = Gateway { folder, config, env: self.env, child: None, log: Arc::default(), mqtt, admin };
+        let mut gateway = Gateway {
+            folder,
+            config,
+            env: self.env,
+            child: None,
+            log: Arc::default(),
+            mqtt,
+            admin,
+        };
         gateway.spawn();
         if self.ready {
             gateway.wait_ready();
@@ -87,7 +98,13 @@ impl Builder {
 
 impl Gateway {
     pub fn builder() -> Builder {
-        Builder { id: "test".to_owned(), more: String::new(), bridge: None, ready: true, env: Vec::new() }
+        Builder {
+            id: "test".to_owned(),
+            more: String::new(),
+            bridge: None,
+            ready: true,
+            env: Vec::new(),
+        }
     }
 
     pub fn folder(&self) -> &Path {
@@ -125,7 +142,10 @@ impl Gateway {
         let child = self.child.as_mut().expect("running");
         until("the gateway is ready", 60, || {
             if let Some(status) = child.try_wait().expect("wait") {
-                panic!("the gateway ended with {status}:\n{}", log.lock().unwrap().join("\n"));
+                panic!(
+                    "the gateway ended with {status}:\n{}",
+                    log.lock().unwrap().join("\n")
+                );
             }
             (get(admin, "/readyz").ok()?.0 == 200).then_some(())
         });
@@ -142,7 +162,10 @@ impl Gateway {
     /// SIGTERM; returns the exit status.
     pub fn stop(&mut self) -> std::process::ExitStatus {
         let mut child = self.child.take().expect("running");
-        let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
+        let killed = Command::new("kill")
+            .args(["-TERM", &child.id().to_string()])
+            .status()
+            .expect("kill");
         assert!(killed.success());
         until("the gateway stops", 20, || child.try_wait().expect("wait"))
     }
@@ -189,8 +212,17 @@ impl Gateway {
     /// Checks the contract's identity of counters once, and returns the status.
     pub fn check_identity(&self) -> Value {
         let status = self.status();
-        let n = |key: &str| status[key].as_u64().unwrap_or_else(|| panic!("{key} in {status}"));
-        let dropped: u64 = status["dropped"].as_object().expect("dropped").values().filter_map(Value::as_u64).sum();
+        let n = |key: &str| {
+            status[key]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{key} in {status}"))
+        };
+        let dropped: u64 = status["dropped"]
+            .as_object()
+            .expect("dropped")
+            .values()
+            .filter_map(Value::as_u64)
+            .sum();
         assert_eq!(
             n("received") + n("derived"),
             n("published") + n("pending") + n("filtered") + dropped,
@@ -235,15 +267,28 @@ pub fn request(
     stream.read_to_end(&mut answer)?;
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-    let body = if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { unchunk(body) } else { body.to_owned() };
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0);
+    let body = if head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked")
+    {
+        unchunk(body)
+    } else {
+        body.to_owned()
+    };
     Ok((status, body))
 }
 
 fn unchunk(mut body: &str) -> String {
     let mut out = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {
-        let Ok(size) = usize::from_str_radix(size.trim(), 16) else { break };
+        let Ok(size) = usize::from_str_radix(size.trim(), 16) else {
+            break;
+        };
         if size == 0 || rest.len() < size {
             break;
         }

@@ -50,12 +50,22 @@ impl Client {
     pub fn connect(address: SocketAddr, id: &str, will: Option<(&str, &[u8])>) -> Self {
         let stream = TcpStream::connect(address).expect("the broker listens");
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let mut client = Self { stream, buffer: Vec::new(), next: 1 };
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let mut client = Self {
+            stream,
+            buffer: Vec::new(),
+            next: 1,
+        };
         let mut body = Vec::new();
         text(&mut body, b"MQTT");
         body.push(4);
-        body.push(if will.is_some() { 0b0000_1110 } else { 0b0000_0010 });
+        body.push(if will.is_some() {
+            0b0000_1110
+        } else {
+            0b0000_0010
+        });
         body.extend_from_slice(&60u16.to_be_bytes());
         text(&mut body, id.as_bytes());
         if let Some((topic, payload)) = will {
@@ -149,7 +159,10 @@ impl Client {
                 let size = usize::from(two(0));
                 let topic = String::from_utf8(body[2..2 + size].to_vec()).unwrap();
                 let skip = if first & 0b110 == 0 { 0 } else { 2 };
-                Packet::Publish { topic, payload: body[2 + size + skip..].to_vec() }
+                Packet::Publish {
+                    topic,
+                    payload: body[2 + size + skip..].to_vec(),
+                }
             }
             4 => Packet::Puback(two(0)),
             9 => Packet::Suback,
@@ -178,7 +191,13 @@ fn metric(name: &str, alias: u64, kind: DataType) -> payload::Metric {
 
 /// Wall clock, ms UTC.
 pub fn now_ms() -> u64 {
-    u64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()).unwrap()
+    u64::try_from(
+        std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_millis(),
+    )
+    .unwrap()
 }
 
 impl Node {
@@ -205,7 +224,10 @@ impl Node {
         bdseq.clear_alias();
         bdseq.set_long_value(0);
         node.send("NBIRTH", false, vec![bdseq], 0);
-        let (mut n, mut temp) = (metric("n", 1, DataType::Int64), metric("temp", 2, DataType::Double));
+        let (mut n, mut temp) = (
+            metric("n", 1, DataType::Int64),
+            metric("temp", 2, DataType::Double),
+        );
         n.set_long_value(0);
         temp.set_double_value(20.0);
         node.send("DBIRTH", true, vec![n, temp], 0);
@@ -231,7 +253,13 @@ impl Node {
         self.send("DDATA", true, vec![metric], 0);
     }
 
-    pub fn send(&mut self, verb: &str, device: bool, metrics: Vec<payload::Metric>, qos: u8) -> u16 {
+    pub fn send(
+        &mut self,
+        verb: &str,
+        device: bool,
+        metrics: Vec<payload::Metric>,
+        qos: u8,
+    ) -> u16 {
         let payload = self.payload(metrics);
         let mut topic = format!("spBv1.0/{}/{verb}/{}", self.group, self.name);
         if device {

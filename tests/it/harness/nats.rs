@@ -101,7 +101,10 @@ pub fn binary() -> PathBuf {
 /// `target/`, wherever it is: `target/<profile>/deps/<test>` runs.
 fn target_folder() -> PathBuf {
     let exe = std::env::current_exe().expect("path of the test binary");
-    exe.ancestors().nth(3).expect("a target folder").to_path_buf()
+    exe.ancestors()
+        .nth(3)
+        .expect("a target folder")
+        .to_path_buf()
 }
 
 fn free_port() -> u16 {

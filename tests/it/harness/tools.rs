@@ -9,7 +9,10 @@ use std::sync::OnceLock;
 pub fn target_folder() -> PathBuf {
     // target/<profile>/deps/it-…
     let exe = std::env::current_exe().expect("path of the test binary");
-    exe.ancestors().nth(3).expect("a target folder").to_path_buf()
+    exe.ancestors()
+        .nth(3)
+        .expect("a target folder")
+        .to_path_buf()
 }
 
 fn folder() -> PathBuf {
