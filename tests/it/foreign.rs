@@ -134,7 +134,7 @@ fn mqtt_spb_wrapper_arrives_as_sent() {
     command
         .arg(script("mqtt_spb_wrapper_node.py"))
         .arg(gateway.mqtt.port().to_string());
-    let (said, child) = run(command, 22);
+    let (said, child) = run(command, 29);
     // This library puts births of device data under a prefix of its own; data comes without it.
     let birth: Vec<Value> = said
         .iter()
