@@ -214,7 +214,7 @@ impl Gateway {
             gateway: config.gateway.id.clone(),
             started,
             started_ms: now.wall_ms,
-            config_hash: prepare::config_hash(&config),
+            config_hash: prepare::config_hash(&config).into(),
             token,
             metrics: crate::admin::metrics::Exporter::new(),
             ready: ready_seen,

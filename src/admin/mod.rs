@@ -40,7 +40,7 @@ pub struct Shared {
     /// The same as ms UTC.
     pub started_ms: u64,
     /// SHA-256 of the configuration in force, hex.
-    pub config_hash: String,
+    pub config_hash: std::sync::RwLock<String>,
     /// Token for writes over TCP; `None`: writes go through the admin socket alone.
     pub token: Option<auth::Token>,
     /// Prometheus rendering.

@@ -153,7 +153,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
     Ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "gateway": shared.gateway,
-        "config_hash": shared.config_hash,
+        "config_hash": *shared.config_hash.read().unwrap_or_else(std::sync::PoisonError::into_inner),
         "started": shared.started_ms,
         "uptime_s": shared.started.elapsed().as_secs(),
         "time": now_ms,

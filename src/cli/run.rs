@@ -100,6 +100,11 @@ async fn reload(
             if let Err(error) = shared.broker.reload(&config.mqtt) {
                 tracing::error!(%error, "the broker keeps its users, rights and certificates");
             }
+            *shared
+                .config_hash
+                .write()
+                .unwrap_or_else(std::sync::PoisonError::into_inner) =
+                crate::prepare::config_hash(&config);
             let packs = prepared.packs;
             let host = crate::prepare::host_config(&config);
             let limits = crate::prepare::write_limits(&config);
