@@ -215,6 +215,7 @@ impl Gateway {
             started,
             started_ms: now.wall_ms,
             config_hash: prepare::config_hash(&config).into(),
+            hosts: config.admin.hosts.clone().into(),
             token,
             metrics: crate::admin::metrics::Exporter::new(),
             ready: ready_seen,

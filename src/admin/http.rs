@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::connect_info::ConnectInfo;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
-use axum::middleware::map_response;
-use axum::response::Response;
+use axum::middleware::{Next, from_fn_with_state, map_response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -122,8 +124,41 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/api/events", get(events::events))
         .fallback(api::not_found)
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
+        .layer(from_fn_with_state(shared.hosts.clone(), own_host))
         .layer(map_response(harden))
         .with_state(shared)
+}
+
+/// A page of another site can make a browser ask a loopback address by a name of its own (DNS rebinding), and then read
+/// the answer. So on loopback the name must be one of this machine's own.
+async fn own_host(State(hosts): State<Arc<[String]>>, request: Request, next: Next) -> Response {
+    let over_loopback = matches!(
+        request.extensions().get::<ConnectInfo<Door>>(),
+        Some(ConnectInfo(Door::Tcp(peer))) if peer.ip().is_loopback()
+    );
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok())
+        .unwrap_or("");
+    if over_loopback && !is_own_name(host, &hosts) {
+        return api::ApiError::forbidden(format!(
+            "`{host}` is not a name of this gateway; use localhost or its address, or list it in [admin] hosts"
+        ))
+        .into_response();
+    }
+    next.run(request).await
+}
+
+/// `localhost`, an address or a listed name, with or without a port.
+fn is_own_name(host: &str, listed: &[String]) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(""),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok()
+        || listed.iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
 /// Headers that keep a browser from doing anything but show the page.
@@ -148,4 +183,25 @@ async fn harden(mut response: Response) -> Response {
         .entry(header::CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_own_name;
+
+    #[test]
+    fn only_addresses_and_localhost_are_own_names() {
+        for (host, own) in [
+            ("localhost", true),
+            ("LOCALHOST:8780", true),
+            ("127.0.0.1:8780", true),
+            ("[::1]:8780", true),
+            ("gw.example", true),
+            ("evil.example:8780", false),
+            ("localhost.evil.example", false),
+            ("", false),
+        ] {
+            assert_eq!(is_own_name(host, &["gw.example".to_owned()]), own, "{host}");
+        }
+    }
 }

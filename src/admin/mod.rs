@@ -41,6 +41,8 @@ pub struct Shared {
     pub started_ms: u64,
     /// SHA-256 of the configuration in force, hex.
     pub config_hash: std::sync::RwLock<String>,
+    /// Names by which a proxy on this machine may ask; see `[admin] hosts`.
+    pub hosts: Arc<[String]>,
     /// Token for writes over TCP; `None`: writes go through the admin socket alone.
     pub token: Option<auth::Token>,
     /// Prometheus rendering.

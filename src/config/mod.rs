@@ -253,6 +253,8 @@ impl Default for Warm {
 pub struct Admin {
     /// Address of the page, the API and the metrics.
     pub listen: SocketAddr,
+    /// Names that a proxy on this machine may give in `Host`; others are refused over loopback (DNS rebinding).
+    pub hosts: Vec<String>,
     /// File with the token that writes need; without one, writes go through the admin socket alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
@@ -262,6 +264,7 @@ impl Default for Admin {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8780)),
+            hosts: Vec::new(),
             token_file: None,
         }
     }

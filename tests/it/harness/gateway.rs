@@ -259,7 +259,7 @@ pub fn request(
     stream.set_read_timeout(Some(std::time::Duration::from_secs(20)))?;
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n{headers}\r\n{body}",
         body.len()
     )?;
