@@ -25,6 +25,8 @@ pub const NODE: &[u8] = b"node/";
 pub const RULE: &[u8] = b"rule/";
 /// Key of the holds.
 pub const HOLDS: &[u8] = b"holds";
+/// Key of the local writes in flight.
+pub const COMMANDS: &[u8] = b"commands";
 /// Prefix of the bridge's checkpoints, written by the bridge.
 pub const BRIDGE: &[u8] = b"bridge/";
 

@@ -72,6 +72,9 @@ pub struct Core {
     since_ms: Option<u64>,
     pub(super) awaiting_disk: VecDeque<(crate::actuation::Plan, Option<Instant>)>,
     pub(super) durable: RecordId,
+    /// `sent` bodies of writes without an outcome, by step id: what a crash would leave open.
+    pub(super) open_commands: BTreeMap<String, Json>,
+    pub(super) commands_changed: bool,
 }
 
 /// What the configuration says to the core.
@@ -150,6 +153,8 @@ impl Core {
             since_ms: None,
             awaiting_disk: VecDeque::new(),
             durable: last_record,
+            open_commands: BTreeMap::new(),
+            commands_changed: false,
         }
     }
 

@@ -261,6 +261,7 @@ impl Core {
             &body,
             ports,
         );
+        self.note_command(&body);
         if step.last {
             self.stamps.remove(&step.plan);
             self.guards.remove(&step.plan);
@@ -268,6 +269,20 @@ impl Core {
                 let _ = reply.send(body);
             }
         }
+    }
+
+    /// Keeps account of which writes have no outcome yet.
+    pub(super) fn note_command(&mut self, body: &Json) {
+        let text = |key: &str| body.get(key).and_then(Json::as_str);
+        let (Some(id), Some(status)) = (text("id"), text("status")) else {
+            return;
+        };
+        if status == Status::Sent.as_str() {
+            self.open_commands.insert(id.to_owned(), body.clone());
+        } else {
+            self.open_commands.remove(id);
+        }
+        self.commands_changed = true;
     }
 
     /// Runs something of the actuation that may send.

@@ -10,8 +10,9 @@ use sparkplug::host::{HostSession, RecordKind};
 use sparkplug::payload::{ResolvedPayload, decode_resolved};
 use sparkplug::topic::NodeId;
 
+use super::Ports;
 use super::bodies;
-use super::checkpoint::{HOLDS, META, Meta, NODE, RULE};
+use super::checkpoint::{COMMANDS, HOLDS, META, Meta, NODE, RULE};
 use super::convert::{key_of_rule, rule_event, rule_key};
 use super::derived::alarm_cause;
 use crate::actuation::{Actuation, Hold};
@@ -35,6 +36,8 @@ pub struct Restored {
     pub unusable: usize,
     /// Records replayed.
     pub replayed: u64,
+    /// Writes that had no outcome at the checkpoint: their `sent` bodies.
+    pub open_commands: Vec<Json>,
     /// Derived records that the crash had left out.
     pub completed: u64,
 }
@@ -83,6 +86,10 @@ pub fn load(
             }
         }
     }
+    if let Some(bytes) = store.get(COMMANDS)? {
+        let list: Json = serde_json::from_slice(&bytes).unwrap_or_default();
+        restored.open_commands = list.as_array().cloned().unwrap_or_default();
+    }
     if let Some(bytes) = store.get(HOLDS)? {
         for hold in holds_from(&bytes) {
             // Their number was bounded when they were taken.
@@ -105,6 +112,9 @@ impl Core {
         restored: &mut Restored,
     ) -> Result<(), crate::buffer::ReadError> {
         let known = journal.derived_causes(after)?;
+        for body in std::mem::take(&mut restored.open_commands) {
+            self.note_command(&body);
+        }
         for record in journal.replay(after) {
             let record = record?;
             restored.replayed += 1;
@@ -231,17 +241,42 @@ impl Core {
                 });
             }
             (Class::Alarm, _) => self.replay_operator(now, record),
-            (
-                Class::Command
-                | Class::Schema
-                | Class::Embedding
-                | Class::Gap
-                | Class::Status
-                | Class::Raw,
-                _,
-            ) => {}
+            (Class::Command, _) => self.note_command(&body(record)),
+            (Class::Schema | Class::Embedding | Class::Gap | Class::Status | Class::Raw, _) => {}
         }
         self.complete(now, known, journal, restored);
+    }
+
+    /// Writes that a crash left without an outcome get one: they are told as timed out, and never sent again.
+    pub fn close_open_commands(&mut self, now: Now, ports: &mut dyn Ports) {
+        for (id, mut body) in std::mem::take(&mut self.open_commands) {
+            let reason =
+                "restart: the gateway stopped before the device confirmed; nothing was sent again";
+            if let Some(object) = body.as_object_mut() {
+                object.insert("status".to_owned(), "timeout".into());
+                object.insert("reason".to_owned(), reason.into());
+                object.insert("timestamp".to_owned(), now.wall_ms.into());
+                object.remove("latency_us");
+            }
+            let part = |pointer: &str| {
+                body.pointer(pointer)
+                    .and_then(Json::as_str)
+                    .map(std::sync::Arc::<str>::from)
+            };
+            let key = crate::buffer::record::Key {
+                group: part("/target/group"),
+                node: part("/target/node"),
+                device: part("/target/device"),
+            };
+            let cause = Cause {
+                record: body.get("cause").and_then(Json::as_u64).unwrap_or(0),
+                rule: super::convert::stable_hash(&id) ^ super::convert::stable_hash("restart"),
+                index: 0,
+            };
+            self.append_derived(now, Class::Command, key, Some(cause), &body, ports);
+            tracing::warn!(id, "a write had no outcome when the gateway stopped");
+        }
+        self.commands_changed = true;
     }
 
     /// What people did to alarms is state too, and only the journal knows it.
@@ -325,6 +360,10 @@ impl Core {
                 Some(bytes) => batch.put(key, bytes),
                 None => batch.delete(key),
             }
+        }
+        if std::mem::take(&mut self.commands_changed) {
+            let list = Json::Array(self.open_commands.values().cloned().collect());
+            batch.put(COMMANDS, list.to_string());
         }
         if self.actuation.holds().take_changed() {
             batch.put(HOLDS, holds_bytes(&mut self.actuation));

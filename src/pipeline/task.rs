@@ -184,6 +184,7 @@ async fn run(
         runner,
         latency: core.latency(),
     };
+    core.close_open_commands(clock.now(), &mut ports);
     let mut batch = Vec::with_capacity(BATCH);
     let mut next_tick = Instant::now();
     loop {

@@ -181,6 +181,9 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
 fn state_survives_a_kill() {
     let mut gateway = Gateway::builder().start();
     let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
+    until("the device is there", 10, || {
+        (gateway.status()["host"]["devices_online"] == 1).then_some(())
+    });
     node.temp(42.5);
     until("the value is there", 10, || {
         let device = gateway.json("/api/devices/g/n/d");

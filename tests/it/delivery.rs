@@ -184,6 +184,38 @@ fn alarms_and_their_acknowledgement_survive_a_kill() {
 }
 
 #[test]
+fn a_write_that_a_kill_left_open_is_told_and_not_sent_again() {
+    let nats = Nats::start();
+    let folder = tempfile::tempdir().unwrap();
+    let mut gateway = Gateway::builder()
+        .bridge(&nats.url())
+        .config(&with_pack(&folder))
+        .start();
+    let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
+    node.temp(90.0);
+    let statuses = |nats: &Nats| -> Vec<String> {
+        nats.messages("SPARKGATE_test_ALARMS")
+            .iter()
+            .filter(|m| m.subject == "sparkgate.test.command.g.n.d")
+            .map(|m| m.json()["status"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    until("the write is sent", 10, || {
+        (statuses(&nats) == ["sent"]).then_some(())
+    });
+    gateway.restart();
+    until("its end is told", 20, || {
+        (statuses(&nats).len() >= 2).then_some(())
+    });
+    assert_eq!(statuses(&nats), ["sent", "timeout"]);
+    gateway.restart();
+    until("the gateway is quiet", 20, || {
+        (gateway.check_identity()["pending"] == 0).then_some(())
+    });
+    assert_eq!(statuses(&nats), ["sent", "timeout"], "told once");
+}
+
+#[test]
 fn metrics_are_rendered_and_bounded() {
     let gateway = Gateway::builder().start();
     let _node = Node::birth(gateway.mqtt, "g", "n", "d");
