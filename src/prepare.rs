@@ -41,7 +41,10 @@ pub fn prepare(file: Option<&Path>, folder: Option<&Path>) -> Result<Prepared, V
 ///
 /// # Errors
 /// Every mistake at once.
-pub fn from_loaded(loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<Diagnostic>> {
+pub fn from_loaded(mut loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<Diagnostic>> {
+    if let Some(folder) = std::env::var_os("CREDENTIALS_DIRECTORY") {
+        use_credentials(&mut loaded.value, Path::new(&folder));
+    }
     let config = &loaded.value;
     let mut wrong = Vec::new();
     let mut say = |message: String| {
@@ -168,6 +171,40 @@ fn usable_folder(folder: &Path) -> std::io::Result<()> {
     std::fs::remove_file(&probe)
 }
 
+/// Secrets by a bare name are looked for among the service manager's credentials first (systemd's `LoadCredential=`).
+fn use_credentials(config: &mut Config, folder: &Path) {
+    let (admin, mqtt) = (&mut config.admin, &mut config.mqtt);
+    let mut secrets: Vec<&mut PathBuf> = [&mut admin.token_file, &mut mqtt.users_file]
+        .into_iter()
+        .flatten()
+        .collect();
+    if let Some(tls) = &mut mqtt.tls {
+        secrets.extend([&mut tls.cert, &mut tls.key]);
+    }
+    if let Some(bridge) = &mut config.bridge {
+        let files = [
+            &mut bridge.creds_file,
+            &mut bridge.nkey_file,
+            &mut bridge.password_file,
+            &mut bridge.token_file,
+        ];
+        secrets.extend(files.into_iter().flatten());
+        if let Some(tls) = &mut bridge.tls {
+            secrets.extend(
+                [&mut tls.ca, &mut tls.cert, &mut tls.key]
+                    .into_iter()
+                    .flatten(),
+            );
+        }
+    }
+    for secret in secrets {
+        let credential = folder.join(&*secret);
+        if secret.components().count() == 1 && credential.is_file() {
+            *secret = credential;
+        }
+    }
+}
+
 /// SHA-256 of the configuration in force, hex: shown on the page, so that what runs can be compared with a file.
 #[must_use]
 pub fn config_hash(config: &Config) -> String {
@@ -237,4 +274,29 @@ pub fn state_folder(config: &Config) -> PathBuf {
 pub fn windower(registry: &Registry) -> models::Windower {
     let manifests: Vec<Arc<models::Manifest>> = registry.manifests();
     models::Windower::new(&manifests, models::WindowerConfig::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_found_by_their_bare_name_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("nats.creds"), "x").unwrap();
+        let mut config = Config {
+            bridge: Some(crate::bridge::Config {
+                creds_file: Some("nats.creds".into()),
+                token_file: Some("elsewhere/nats.creds".into()),
+                ..crate::bridge::Config::default()
+            }),
+            ..Config::default()
+        };
+        config.admin.token_file = Some("missing.token".into());
+        use_credentials(&mut config, folder.path());
+        let bridge = config.bridge.unwrap();
+        assert_eq!(bridge.creds_file, Some(folder.path().join("nats.creds")));
+        assert_eq!(bridge.token_file, Some("elsewhere/nats.creds".into()));
+        assert_eq!(config.admin.token_file, Some("missing.token".into()));
+    }
 }
