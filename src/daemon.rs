@@ -7,7 +7,6 @@
 //! Order of stop: listeners and sessions close, the pipeline finishes what is queued, everything is synced, a last
 //! checkpoint is written, the bridge gets a short time to drain.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +33,8 @@ const INBOX: usize = 8_192;
 const ANSWERS: usize = 4_096;
 /// How long a clean stop waits for the bridge to finish what is in flight.
 const BRIDGE_DRAIN: Duration = Duration::from_millis(1_500);
+/// What each few thousand replayed records may take before the service manager gives up, µs.
+const REPLAY_STEP_USEC: u32 = 60_000_000;
 /// How long a clean stop waits for the journal.
 const JOURNAL_CLOSE: Duration = Duration::from_secs(3);
 /// An fsync in flight counts as progress for this long, ms.
@@ -147,6 +148,12 @@ impl Gateway {
             &journal,
             restored.meta.map_or(0, |m| m.record),
             &mut restored,
+            &mut |records| {
+                tracing::info!(records, "replaying");
+                let _ = sd_notify::notify(&[sd_notify::NotifyState::ExtendTimeoutUsec(
+                    REPLAY_STEP_USEC,
+                )]);
+            },
         )
         .context("replay of the journal")?;
         // Whatever was live before the restart is stale until its node speaks.
@@ -372,12 +379,4 @@ pub async fn watchdog(shared: Arc<crate::admin::Shared>, period: Duration) {
             ]);
         }
     }
-}
-
-/// The folder and file that a configuration was read from.
-#[must_use]
-pub fn main_file(config: Option<&Path>) -> PathBuf {
-    config
-        .unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE))
-        .to_path_buf()
 }

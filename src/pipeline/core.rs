@@ -67,6 +67,8 @@ pub struct Core {
     /// Clients whose connection is gone, and when their nodes count as dead unless a will or a new connection says
     /// more, engine ms.
     gone: HashMap<Arc<str>, u64>,
+    /// The same in order of time (the grace is one for all); an entry that `gone` does not confirm is void.
+    gone_next: VecDeque<(u64, Arc<str>)>,
     next_presence_ms: u64,
     next_windows_ms: u64,
     since_ms: Option<u64>,
@@ -148,6 +150,7 @@ impl Core {
             guards: HashMap::new(),
             sequence: Vec::new(),
             gone: HashMap::new(),
+            gone_next: VecDeque::new(),
             next_presence_ms: 0,
             next_windows_ms: 0,
             since_ms: None,
@@ -284,9 +287,10 @@ impl Core {
             ClientEvent::Disconnected { client, reason } => {
                 tracing::debug!(%client, reason, "client disconnected");
                 // On a take-over the same client goes on; and a bounded list forgets nobody for long.
-                if *reason != "take_over" && self.gone.len() < MOST_OPEN {
-                    self.gone
-                        .insert(client.clone(), now.engine_ms.saturating_add(GONE_GRACE_MS));
+                if *reason != "take_over" && self.gone_next.len() < MOST_OPEN {
+                    let at = now.engine_ms.saturating_add(GONE_GRACE_MS);
+                    self.gone.insert(client.clone(), at);
+                    self.gone_next.push_back((at, client.clone()));
                 }
             }
         }
@@ -355,25 +359,25 @@ impl Core {
 
     /// Nodes whose client left without a death are down.
     fn bury(&mut self, now: Now) {
-        if self.gone.is_empty() {
-            return;
-        }
-        let due: Vec<Arc<str>> = self
-            .gone
-            .iter()
-            .filter(|(_, at)| **at <= now.engine_ms)
-            .map(|(client, _)| client.clone())
-            .collect();
-        for client in due {
-            self.gone.remove(&client);
-            self.host.client_gone(&client, now.engine_ms, now.wall_ms);
+        while self
+            .gone_next
+            .front()
+            .is_some_and(|(at, _)| *at <= now.engine_ms)
+        {
+            let Some((at, client)) = self.gone_next.pop_front() else {
+                return;
+            };
+            if self.gone.get(&client) == Some(&at) {
+                self.gone.remove(&client);
+                self.host.client_gone(&client, now.engine_ms, now.wall_ms);
+            }
         }
     }
 
     /// Engine time in ms of the next timer.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
-        let gone = self.gone.values().min().copied();
+        let gone = self.gone_next.front().map(|(at, _)| *at);
         [
             gone,
             self.host.poll_timeout(),

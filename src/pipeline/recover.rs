@@ -23,6 +23,9 @@ use crate::state::{Batch, StateStore};
 
 use super::core::Core;
 
+/// Records between two calls of a replay's `progress`.
+const PROGRESS: u64 = 4_096;
+
 /// What was brought back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restored {
@@ -101,7 +104,7 @@ pub fn load(
 }
 
 impl Core {
-    /// Replays what the journal has after the checkpoint.
+    /// Replays what the journal has after the checkpoint; `progress` is called every few thousand records.
     ///
     /// # Errors
     /// The journal can't be read.
@@ -110,6 +113,7 @@ impl Core {
         journal: &Journal,
         after: u64,
         restored: &mut Restored,
+        progress: &mut dyn FnMut(u64),
     ) -> Result<(), crate::buffer::ReadError> {
         let known = journal.derived_causes(after)?;
         for body in std::mem::take(&mut restored.open_commands) {
@@ -118,6 +122,9 @@ impl Core {
         for record in journal.replay(after) {
             let record = record?;
             restored.replayed += 1;
+            if restored.replayed.is_multiple_of(PROGRESS) {
+                progress(restored.replayed);
+            }
             self.replay_record(&record, &known, journal, restored);
         }
         Ok(())
