@@ -17,6 +17,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
 use super::Shared;
+use crate::bridge::filter::glob;
 use crate::buffer::record::{Class, Record};
 use crate::pipeline::convert::value_json;
 
@@ -158,63 +159,4 @@ fn lines<'a>(record: &'a Record, filter: &'a str) -> impl Iterator<Item = String
             .to_string()
         })
         .chain(other.flatten())
-}
-
-/// `*` stands for any text, `?` for one character.
-fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t, mut star) = (0, 0, None);
-    while t < text.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(c) if *c == '?' || Some(c) == text.get(t) => {
-                p += 1;
-                t += 1;
-            }
-            _ => match star {
-                Some((at, from)) => {
-                    p = at + 1;
-                    t = from + 1;
-                    star = Some((at, t));
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern
-        .get(p..)
-        .is_some_and(|rest| rest.iter().all(|c| *c == '*'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::glob;
-
-    #[test]
-    fn globs() {
-        for (pattern, text, fine) in [
-            ("*", "a/b/c", true),
-            (
-                "plantA/*/press-*/Temperature",
-                "plantA/n1/press-2/Temperature",
-                true,
-            ),
-            (
-                "plantA/*/press-*/Temperature",
-                "plantA/n1/pump/Temperature",
-                false,
-            ),
-            ("a?c", "abc", true),
-            ("a?c", "ac", false),
-            ("*x*y", "axbxy", true),
-            ("", "", true),
-            ("", "a", false),
-        ] {
-            assert_eq!(glob(pattern, text), fine, "{pattern} {text}");
-        }
-    }
 }

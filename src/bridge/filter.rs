@@ -173,7 +173,7 @@ pub fn fits(it: &Match, key: &Key, metric: &str) -> bool {
 }
 
 /// `*` for any run of characters, `?` for one. Time is at most the product of the lengths.
-fn glob(pattern: &str, name: &str) -> bool {
+pub(crate) fn glob(pattern: &str, name: &str) -> bool {
     let (mut p, mut n) = (pattern.chars(), name.chars());
     let mut retry: Option<(std::str::Chars<'_>, std::str::Chars<'_>)> = None;
     loop {

@@ -48,42 +48,13 @@ pub struct DemoArgs {
 struct NatsServer {
     child: Child,
     url: String,
-    _folder: tempdir::Folder,
+    _folder: tempfile::TempDir,
 }
 
 impl Drop for NatsServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-mod tempdir {
-    //! A temporary folder that goes with its owner.
-    use std::path::{Path, PathBuf};
-
-    pub(super) struct Folder(PathBuf);
-
-    impl Folder {
-        pub(super) fn new(name: &str) -> std::io::Result<Self> {
-            let nanos = std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(0, |d| d.as_nanos());
-            let path = std::env::temp_dir()
-                .join(format!("sparkgate-{name}-{}-{nanos:x}", std::process::id()));
-            std::fs::create_dir_all(&path)?;
-            Ok(Self(path))
-        }
-
-        pub(super) fn path(&self) -> &Path {
-            &self.0
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
     }
 }
 
@@ -105,7 +76,7 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<()> {
 }
 
 async fn run(args: &DemoArgs) -> anyhow::Result<()> {
-    let own = tempdir::Folder::new("demo").context("temporary folder")?;
+    let own = tempfile::tempdir().context("temporary folder")?;
     let data = args
         .data_dir
         .clone()
@@ -236,7 +207,7 @@ fn server(args: &DemoArgs) -> anyhow::Result<Option<NatsServer>> {
             None => return Ok(None),
         },
     };
-    let folder = tempdir::Folder::new("nats").context("temporary folder")?;
+    let folder = tempfile::tempdir().context("temporary folder")?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .and_then(|l| l.local_addr())
         .context("a free port")?

@@ -35,18 +35,6 @@ impl Acks {
     pub fn any(&self) -> bool {
         !self.waiting.is_empty()
     }
-
-    /// How many wait.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Whether none waits.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
 }
 
 #[cfg(test)]

@@ -27,8 +27,6 @@ pub const RULE: &[u8] = b"rule/";
 pub const HOLDS: &[u8] = b"holds";
 /// Key of the local writes in flight.
 pub const COMMANDS: &[u8] = b"commands";
-/// Prefix of the bridge's checkpoints, written by the bridge.
-pub const BRIDGE: &[u8] = b"bridge/";
 
 /// Time between two checkpoints, ms of engine time.
 const EVERY_MS: u64 = 1_000;
@@ -73,13 +71,8 @@ impl Meta {
     }
 }
 
-/// A checkpoint that is on disk.
-#[derive(Debug, Clone, Copy)]
-struct Committed {
-    meta: Meta,
-    /// The journal is needed from here on, when that has moved.
-    keep_from: Option<RecordId>,
-}
+/// What a committed checkpoint means for the journal: from where on it is needed, when that has moved.
+type KeepFrom = Option<RecordId>;
 
 /// Exports the whole state now and then: what a damaged database is rebuilt from, together with the journal's
 /// records since the older of two exports.
@@ -122,7 +115,7 @@ impl Exports {
 /// Decides when, and hands batches to the thread that commits them.
 pub struct Checkpointer {
     jobs: Option<SyncSender<(Batch, Meta)>>,
-    done: Receiver<Result<Committed, (Batch, String)>>,
+    done: Receiver<Result<KeepFrom, (Batch, String)>>,
     /// What a failed commit did not write; goes with the next one.
     left: Batch,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -132,7 +125,6 @@ pub struct Checkpointer {
     busy: bool,
     wall_ms: u64,
     failures: u64,
-    committed: Option<Meta>,
 }
 
 impl Checkpointer {
@@ -149,10 +141,7 @@ impl Checkpointer {
                 let mut exports = Exports::default();
                 while let Ok((batch, meta)) = work.recv() {
                     let outcome = match store.commit(&batch) {
-                        Ok(()) => Ok(Committed {
-                            meta,
-                            keep_from: exports.maybe(&store, meta),
-                        }),
+                        Ok(()) => Ok(exports.maybe(&store, meta)),
                         Err(error) => Err((batch, error.to_string())),
                     };
                     if tell.send(outcome).is_err() {
@@ -170,7 +159,6 @@ impl Checkpointer {
             busy: false,
             wall_ms: 0,
             failures: 0,
-            committed: None,
         })
     }
 
@@ -189,12 +177,6 @@ impl Checkpointer {
             self.take(core, now);
             self.submit(journal);
         }
-    }
-
-    /// The newest checkpoint on disk.
-    #[must_use]
-    pub fn committed(&self) -> Option<Meta> {
-        self.committed
     }
 
     fn take(&mut self, core: &mut Core, now: Now) {
@@ -232,11 +214,10 @@ impl Checkpointer {
         }
     }
 
-    fn settle(&mut self, outcome: Result<Committed, (Batch, String)>, journal: &Journal) {
+    fn settle(&mut self, outcome: Result<KeepFrom, (Batch, String)>, journal: &Journal) {
         self.busy = false;
         match outcome {
-            Ok(Committed { meta, keep_from }) => {
-                self.committed = Some(meta);
+            Ok(keep_from) => {
                 if let Some(id) = keep_from {
                     journal.keep_from(id);
                 }

@@ -3,7 +3,6 @@
 //! One thread, so that a device's messages, the rules' timers and people's requests have one order. Its queue is
 //! bounded: when it is full, the broker stops reading sockets.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -312,6 +311,3 @@ impl Ports for RealPorts {
         self.journal.dropped(record.origin, reason, 1);
     }
 }
-
-/// Counters by name, for status.
-pub type Counts = BTreeMap<&'static str, u64>;
