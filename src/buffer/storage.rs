@@ -120,7 +120,17 @@ pub enum StorageError {
 pub struct DiskStorage {
     dir: PathBuf,
     /// Held for its lock; `None` for the tools that only read.
-    _lock: Option<File>,
+    lock: Option<File>,
+}
+
+impl Drop for DiskStorage {
+    fn drop(&mut self) {
+        // Closing is not enough: a child process between fork and exec holds a copy of the descriptor, and with
+        // it the lock. Unlocking ends the lock of every copy.
+        if let Some(lock) = &self.lock {
+            let _ = lock.unlock();
+        }
+    }
 }
 
 impl DiskStorage {
@@ -155,7 +165,7 @@ impl DiskStorage {
         }
         Ok(Self {
             dir,
-            _lock: Some(lock),
+            lock: Some(lock),
         })
     }
 
@@ -166,7 +176,7 @@ impl DiskStorage {
     pub fn read_only(dir: impl Into<PathBuf>) -> Result<Self, StorageError> {
         let dir = dir.into();
         match std::fs::read_dir(&dir) {
-            Ok(_) => Ok(Self { dir, _lock: None }),
+            Ok(_) => Ok(Self { dir, lock: None }),
             Err(source) => Err(StorageError::Folder { path: dir, source }),
         }
     }
@@ -239,7 +249,7 @@ impl Storage for DiskStorage {
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
         let mut options = OpenOptions::new();
-        options.read(true).write(self._lock.is_some());
+        options.read(true).write(self.lock.is_some());
         Ok(Arc::new(DiskFile(options.open(self.dir.join(name))?)))
     }
 
@@ -301,4 +311,20 @@ fn write_zeroes(file: &File, len: u64) -> io::Result<()> {
         at += n;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DiskStorage;
+
+    #[test]
+    fn copy_of_the_lock_descriptor_does_not_keep_the_folder() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let storage = DiskStorage::open(dir.path()).expect("a folder");
+        // What a child process holds between fork and exec.
+        let copy = storage.lock.as_ref().map(std::fs::File::try_clone);
+        drop(storage);
+        DiskStorage::open(dir.path()).expect("free again");
+        drop(copy);
+    }
 }
