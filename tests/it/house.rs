@@ -256,3 +256,41 @@ fn the_architecture_names_files_that_exist() {
         }
     }
 }
+
+/// Names of the foreign crates that a manifest uses, by its tables of dependencies.
+fn foreign(manifest: &Path) -> Vec<String> {
+    let table: toml::Table = std::fs::read_to_string(manifest).unwrap().parse().unwrap();
+    let ours = ["sparkgate", "sparkplug", "rules", "models", "firmware-sim"];
+    ["dependencies", "dev-dependencies", "build-dependencies"]
+        .iter()
+        .filter_map(|kind| table.get(*kind).and_then(toml::Value::as_table))
+        .flat_map(|table| table.keys().cloned())
+        .filter(|name| !ours.contains(&name.as_str()))
+        .collect()
+}
+
+#[test]
+fn every_dependency_has_a_reason() {
+    let docs = std::fs::read_to_string(root().join("docs/dependencies.md")).unwrap();
+    let named: Vec<&str> = docs
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    let mut used = Vec::new();
+    for folder in [".", "sparkplug", "rules", "models", "firmware-sim"] {
+        used.extend(foreign(&root().join(folder).join("Cargo.toml")));
+    }
+    for name in &used {
+        assert!(
+            named.contains(&name.as_str()),
+            "docs/dependencies.md does not say what `{name}` is for"
+        );
+    }
+    for name in named {
+        assert!(
+            used.iter().any(|used| used == name),
+            "docs/dependencies.md names `{name}`, which no manifest uses"
+        );
+    }
+}
