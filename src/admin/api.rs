@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::auth::Operator;
 use crate::actuation::Status;
-use crate::buffer::record::Class;
+use crate::buffer::Selection;
+use crate::buffer::record::{Class, Key};
 use crate::pipeline::bodies;
 use crate::pipeline::convert::{rule_json, value_json};
 use crate::pipeline::task::{CoreHandle, Gone};
@@ -349,19 +350,22 @@ pub async fn history(
     let journal = shared.journal.clone();
     // Reads from disk: not on the server's own threads.
     let points = tokio::task::spawn_blocking(move || {
-        let records = journal.range(
-            query.from,
-            query.to,
-            |record| {
-                matches!(record.class, Class::Data | Class::Birth)
-                    && record.key.group.as_deref() == Some(group.as_str())
-                    && record.key.node.as_deref() == Some(node.as_str())
-                    && record.key.device.as_deref() == device.as_deref()
-            },
-            MOST_HISTORY,
-        )?;
+        let key = Key {
+            group: Some(group.into()),
+            node: Some(node.into()),
+            device: device.map(Into::into),
+        };
+        let records = journal
+            .history(&Selection::between(query.from, query.to).of(key))
+            .filter(|record| {
+                record.as_ref().map_or(true, |record| {
+                    matches!(record.class, Class::Data | Class::Birth)
+                })
+            })
+            .take(MOST_HISTORY);
         let mut points = Vec::new();
         for record in records {
+            let record = record?;
             let Ok(payload) = sparkplug::payload::decode_resolved(&record.body) else {
                 continue;
             };

@@ -321,21 +321,38 @@ pub(crate) fn decode(
     first: RecordId,
     count: u32,
 ) -> Result<Vec<Arc<Record>>, DecodeError> {
+    // A record takes at least eight bytes: a false count can't make us reserve more than the payload.
+    let most = (count as usize).min(payload.len() / 8 + 1);
+    let mut records = Vec::with_capacity(most);
+    decode_each(payload, first, count, &mut |record| {
+        records.push(Arc::new(record));
+    })?;
+    Ok(records)
+}
+
+/// The same, one by one: who wants few of them pays for few.
+///
+/// # Errors
+/// The payload is not what [`Encoder`] writes; the records before the fault were handed out.
+pub(crate) fn decode_each(
+    payload: &Bytes,
+    first: RecordId,
+    count: u32,
+    take: &mut dyn FnMut(Record),
+) -> Result<(), DecodeError> {
     let mut decoder = Decoder {
         whole: payload,
         at: 0,
     };
     let mut before = (first, decoder.varint()?, decoder.varint()?);
     let mut keys = Vec::new();
-    // A record takes at least eight bytes: a false count can't make us reserve more than the payload.
-    let mut records = Vec::with_capacity((count as usize).min(payload.len() / 8 + 1));
     for _ in 0..count {
         let record = decoder.record(before, &mut keys)?;
         before = (record.id, record.data.engine_ms, record.data.received_ms);
-        records.push(Arc::new(record));
+        take(record);
     }
     match payload.len() - decoder.at {
-        0 => Ok(records),
+        0 => Ok(()),
         rest => Err(DecodeError::Trailing(rest)),
     }
 }

@@ -60,6 +60,7 @@ struct Disk {
     faults: Faults,
     syncs: u64,
     written: u64,
+    read: u64,
 }
 
 impl Disk {
@@ -171,6 +172,12 @@ impl CrashStorage {
         lock(&self.disk).written
     }
 
+    /// Bytes read from files.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        lock(&self.disk).read
+    }
+
     /// Bytes of all files.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -206,7 +213,7 @@ impl CrashFile {
 
 impl StorageFile for CrashFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let disk = lock(&self.disk);
+        let mut disk = lock(&self.disk);
         disk.check(disk.faults.fail_read)?;
         let content = lock(&self.content);
         let rest = content.live.get(offset as usize..).unwrap_or_default();
@@ -214,6 +221,7 @@ impl StorageFile for CrashFile {
         if let (Some(to), Some(from)) = (buf.get_mut(..n), rest.get(..n)) {
             to.copy_from_slice(from);
         }
+        disk.read += n as u64;
         Ok(n)
     }
 

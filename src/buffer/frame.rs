@@ -2,7 +2,7 @@
 //!
 //! All numbers are little-endian. `docs/buffer-format.md` draws the layouts.
 
-use crate::buffer::record::{Lane, RecordId};
+use crate::buffer::record::{Key, Lane, RecordId};
 
 /// First bytes of a frame.
 pub(crate) const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"sgF1");
@@ -13,7 +13,7 @@ pub(crate) const SEGMENT_HEADER: usize = 128;
 /// Bytes at the end of a sealed segment.
 pub(crate) const TRAILER: usize = 192;
 /// Bytes of one entry of the sparse index.
-pub(crate) const INDEX_ENTRY: usize = 32;
+pub(crate) const INDEX_ENTRY: usize = 48;
 /// A payload larger than this is damage, not data: the broker's largest packet is far below.
 pub(crate) const MAX_PAYLOAD: usize = 256 << 20;
 /// Version of the format; a segment of another version is set aside.
@@ -183,13 +183,28 @@ impl Summary {
     }
 }
 
-/// One point of the sparse index: a frame.
+/// One point of the sparse index: the frames from this one up to the next point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) offset: u64,
     pub(crate) first_id: RecordId,
     pub(crate) ord: u64,
+    /// Range of arrival times, ms UTC.
     pub(crate) min_ms: u64,
+    pub(crate) max_ms: u64,
+    /// The keys inside, as a set of their [`key_bit`]s.
+    pub(crate) keys: u64,
+}
+
+/// One of 64 bits for a key: where it is missing in an index entry, no record of the key is there.
+pub(crate) fn key_bit(key: &Key) -> u64 {
+    let mut crc = 0;
+    for name in [&key.group, &key.node, &key.device] {
+        // No name holds this byte: it is not UTF-8.
+        let name = name.as_deref().map_or(&b"\xff"[..], str::as_bytes);
+        crc = crc32c::crc32c_append(crc32c::crc32c_append(crc, name), b"\xfe");
+    }
+    1 << (crc % 64)
 }
 
 /// Index and trailer as they follow the last frame.
@@ -200,6 +215,8 @@ pub(crate) fn encode_footer(summary: &Summary, index: &[IndexEntry]) -> Vec<u8> 
             .u64(entry.first_id)
             .u64(entry.ord)
             .u64(entry.min_ms)
+            .u64(entry.max_ms)
+            .u64(entry.keys)
     });
     let mut bytes = entries.0;
     let trailer = Fields::default()
@@ -289,6 +306,8 @@ pub(crate) fn decode_index(bytes: &[u8], crc: u32) -> Option<Vec<IndexEntry>> {
             first_id: fields.u64(),
             ord: fields.u64(),
             min_ms: fields.u64(),
+            max_ms: fields.u64(),
+            keys: fields.u64(),
         }
     };
     Some(bytes.chunks_exact(INDEX_ENTRY).map(entry).collect())

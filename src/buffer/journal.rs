@@ -9,6 +9,7 @@ use tokio::sync::{broadcast, watch};
 use crate::buffer::Config;
 use crate::buffer::ack::place;
 use crate::buffer::errors::{AppendError, BatchError, CloseError};
+use crate::buffer::history::{History, Selection};
 use crate::buffer::ledger::Counts;
 use crate::buffer::read::{LaneScan, ReadError};
 use crate::buffer::record::{Cause, LANES, Lane, NewRecord, Origin, Record, RecordId};
@@ -404,29 +405,11 @@ impl Journal {
         state.ledger_dirty = true;
     }
 
-    /// Up to `limit` records with `from_ms <= received_ms < to_ms` that `filter` wants, oldest first, both
-    /// lanes. Reads from disk.
-    ///
-    /// # Errors
-    /// A segment can't be opened.
-    pub fn range(
-        &self,
-        from_ms: u64,
-        to_ms: u64,
-        mut filter: impl FnMut(&Record) -> bool,
-        limit: usize,
-    ) -> Result<Vec<Arc<Record>>, ReadError> {
-        let mut found = Vec::new();
-        for record in Replay::within(Arc::clone(&self.shared), from_ms, to_ms) {
-            if found.len() >= limit {
-                break;
-            }
-            let record = record?;
-            if (from_ms..to_ms).contains(&record.data.received_ms) && filter(&record) {
-                found.push(record);
-            }
-        }
-        Ok(found)
+    /// Stored records of `selection`, oldest first, both lanes, as of now. Reads from disk as it goes, in
+    /// constant memory.
+    #[must_use]
+    pub fn history(&self, selection: &Selection) -> History {
+        History::of_journal(&self.shared, selection)
     }
 
     /// The newest `n` records in memory, oldest first.

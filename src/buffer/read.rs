@@ -29,6 +29,14 @@ pub enum ReadError {
         /// What the system says.
         source: io::Error,
     },
+    /// A segment can't be read.
+    #[error("cannot read journal segment {name}")]
+    Read {
+        /// File name in the journal's folder.
+        name: String,
+        /// What the system says.
+        source: io::Error,
+    },
 }
 
 /// A record and its place in the lane.

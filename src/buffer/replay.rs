@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::buffer::read::{LaneScan, ReadError};
-use crate::buffer::record::{LANES, Lane, Record, RecordId};
+use crate::buffer::record::{LANES, Record, RecordId};
 use crate::buffer::shared::Shared;
 
 /// Records of both lanes in the order of ids. Ends at the newest record; calling `next` again later gives
@@ -12,7 +12,6 @@ pub struct Replay {
     shared: Arc<Shared>,
     data: LaneScan,
     alarms: LaneScan,
-    until: RecordId,
 }
 
 impl std::fmt::Debug for Replay {
@@ -28,47 +27,6 @@ impl Replay {
             shared,
             data,
             alarms,
-            until: RecordId::MAX,
-        }
-    }
-
-    /// Skips the segments that lie outside a range of arrival times.
-    pub(crate) fn within(shared: Arc<Shared>, from_ms: u64, to_ms: u64) -> Self {
-        let state = shared.lock();
-        let mut until = 0;
-        let start = |lane: Lane| {
-            let segments = state.lane(lane).segments.iter();
-            let outside = |segment: &&crate::buffer::segment::Segment| {
-                segment.sealed && segment.summary.max_ms < from_ms
-            };
-            segments
-                .take_while(outside)
-                .last()
-                .map_or(0, |segment| segment.summary.last_id)
-        };
-        let [data, alarms] = LANES.map(|lane| LaneScan::new(lane, start(lane)));
-        for lane in LANES {
-            let memory = state.lane(lane);
-            // Records in memory may be of any time; a segment that starts after the range ends the search,
-            // unless a later one goes back (the wall clock stepped).
-            let newest = state.ledger.lane(lane).last_id;
-            let last = memory
-                .segments
-                .iter()
-                .rfind(|segment| !segment.sealed || segment.summary.min_ms < to_ms);
-            let in_memory = memory
-                .hot
-                .iter()
-                .any(|hot| hot.record.data.received_ms < to_ms);
-            let end = last.map_or(0, |segment| segment.summary.last_id);
-            until = until.max(if in_memory { newest } else { end });
-        }
-        drop(state);
-        Self {
-            shared,
-            data,
-            alarms,
-            until,
         }
     }
 }
@@ -85,9 +43,6 @@ impl Iterator for Replay {
             Ok(item) => item.map_or(RecordId::MAX, |item| item.record.id),
             Err(error) => return Some(Err(error)),
         };
-        if data.min(alarm) > self.until {
-            return None;
-        }
         let scan = if data <= alarm {
             &mut self.data
         } else {

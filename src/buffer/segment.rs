@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::buffer::codec;
 use crate::buffer::frame::{
     Epoch, FrameHeader, Header, INDEX_ENTRY, IndexEntry, SEGMENT_HEADER, Summary, TRAILER, Trailer,
-    decode_index, frame_seed,
+    decode_index, frame_seed, key_bit,
 };
 use crate::buffer::record::{Lane, Origin, Record};
 use crate::buffer::storage::StorageFile;
@@ -52,37 +52,42 @@ impl Segment {
         frame: &FrameHeader,
         records: impl Iterator<Item = &'a Record>,
     ) {
+        if self
+            .index
+            .last()
+            .is_none_or(|entry| offset >= entry.offset + INDEX_STEP)
+        {
+            self.index.push(IndexEntry {
+                offset,
+                first_id: frame.first_id,
+                ord: frame.ord,
+                min_ms: u64::MAX,
+                max_ms: 0,
+                keys: 0,
+            });
+        }
         let summary = &mut self.summary;
-        let mut frame_min = u64::MAX;
+        let mut entry = self.index.last_mut();
         for record in records {
             match record.data.origin {
                 Origin::Received => summary.received += 1,
                 Origin::Derived => summary.derived += 1,
             }
-            frame_min = frame_min.min(record.data.received_ms);
+            summary.min_ms = summary.min_ms.min(record.data.received_ms);
             summary.max_ms = summary.max_ms.max(record.data.received_ms);
             summary.engine_ms = summary.engine_ms.max(record.data.engine_ms);
+            if let Some(entry) = &mut entry {
+                entry.min_ms = entry.min_ms.min(record.data.received_ms);
+                entry.max_ms = entry.max_ms.max(record.data.received_ms);
+                entry.keys |= key_bit(&record.data.key);
+            }
         }
-        summary.min_ms = summary.min_ms.min(frame_min);
         if summary.first_id == 0 {
             summary.first_id = frame.first_id;
         }
         summary.last_id = frame.last_id;
         summary.ord_end = frame.ord + u64::from(frame.count);
         summary.data_end = offset + frame.len() as u64;
-        if self
-            .index
-            .last()
-            .is_none_or(|entry| offset >= entry.offset + INDEX_STEP)
-        {
-            let entry = IndexEntry {
-                offset,
-                first_id: frame.first_id,
-                ord: frame.ord,
-                min_ms: frame_min,
-            };
-            self.index.push(entry);
-        }
     }
 }
 

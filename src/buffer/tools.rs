@@ -3,7 +3,6 @@
 //! All but [`repair`] only read and take no lock, so they also work beside a running daemon; what it writes
 //! meanwhile may show as a torn tail. Memory is constant; progress is told after each segment.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,16 +10,15 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::buffer::Config;
-use crate::buffer::codec;
-use crate::buffer::frame::{Epoch, SEGMENT_HEADER, epoch_hex, frame_seed};
+use crate::buffer::frame::{Epoch, epoch_hex};
+use crate::buffer::history::{History, Selection};
 use crate::buffer::journal::Journal;
 use crate::buffer::ledger::{Counts, LEDGER, Ledger, read_slots};
-use crate::buffer::read::book_hole;
+use crate::buffer::read::{ReadError, book_hole};
 use crate::buffer::record::{LANES, Lane, Record};
 use crate::buffer::recovery::{Gap, OpenError, Recovery};
 use crate::buffer::segment::{LoadError, Loaded, load, parse_name};
 use crate::buffer::storage::{DiskStorage, Storage, StorageError};
-use crate::buffer::walk::{Step, Walk};
 
 /// Why a folder can't be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +34,9 @@ pub enum ToolError {
         /// What the system says.
         source: io::Error,
     },
+    /// Stored records can't be read.
+    #[error(transparent)]
+    History(#[from] ReadError),
     /// The receiver of exported records refused.
     #[error("cannot write the export")]
     Sink(#[source] io::Error),
@@ -164,13 +165,13 @@ pub(crate) fn report(
     })
 }
 
-fn ledger(storage: &dyn Storage) -> Option<Ledger> {
+pub(crate) fn ledger(storage: &dyn Storage) -> Option<Ledger> {
     let file = storage.open(LEDGER).ok()?;
     read_slots(file.as_ref()).map(|(_, ledger)| ledger)
 }
 
 /// Segments by lane and number, with their lengths.
-fn segments(storage: &dyn Storage) -> Result<Vec<(Lane, u64, String, u64)>, ToolError> {
+pub(crate) fn segments(storage: &dyn Storage) -> Result<Vec<(Lane, u64, String, u64)>, ToolError> {
     let files = storage.list().map_err(|source| ToolError::Read {
         name: ".".to_owned(),
         source,
@@ -185,7 +186,7 @@ fn segments(storage: &dyn Storage) -> Result<Vec<(Lane, u64, String, u64)>, Tool
     Ok(found)
 }
 
-fn load_named(
+pub(crate) fn load_named(
     storage: &dyn Storage,
     lane: Lane,
     no: u64,
@@ -262,141 +263,42 @@ fn describe(name: String, bytes: u64, loaded: Result<Loaded, &'static str>) -> S
     }
 }
 
-/// Hands every record with `from_ms <= received_ms < to_ms` to `sink`, both lanes in the order of ids, and
-/// says how many. Damage is skipped.
+/// Hands every record of `selection` to `sink`, both lanes in the order of ids, and says how many. Damage is
+/// skipped.
 ///
 /// # Errors
 /// A file can't be read, or `sink` refuses.
 pub fn export(
     dir: &Path,
-    from_ms: u64,
-    to_ms: u64,
+    selection: Selection,
     progress: &mut dyn FnMut(Progress),
     sink: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<u64, ToolError> {
-    export_from(
-        &DiskStorage::read_only(dir)?,
-        from_ms,
-        to_ms,
-        progress,
-        sink,
-    )
+    let storage = Arc::new(DiskStorage::read_only(dir)?);
+    export_from(storage, selection, progress, sink)
 }
 
 pub(crate) fn export_from(
-    storage: &dyn Storage,
-    from_ms: u64,
-    to_ms: u64,
+    storage: Arc<dyn Storage>,
+    selection: Selection,
     progress: &mut dyn FnMut(Progress),
     sink: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<u64, ToolError> {
-    let segments = segments(storage)?;
-    let total = segments.iter().map(|(.., len)| len).sum();
-    let epoch = ledger(storage).map(|ledger| ledger.epoch);
-    let lane = |lane: Lane| Lines {
-        storage,
-        range: (from_ms, to_ms),
-        epoch,
-        files: segments
-            .iter()
-            .filter(|(of, ..)| *of == lane)
-            .cloned()
-            .collect(),
-        walk: None,
-        ready: VecDeque::new(),
-        done: 0,
-    };
-    let [mut data, mut alarms] = LANES.map(lane);
+    let mut history = History::of_storage(storage, selection)?;
     let mut exported = 0;
     let mut told = 0;
-    loop {
-        let first = data.peek()?.map(|record| record.id);
-        let second = alarms.peek()?.map(|record| record.id);
-        let next = match (first, second) {
-            (None, None) => break,
-            (Some(a), Some(b)) if b < a => alarms.ready.pop_front(),
-            (None, Some(_)) => alarms.ready.pop_front(),
-            (Some(_), _) => data.ready.pop_front(),
-        };
-        if let Some(record) = next {
-            sink(&record).map_err(ToolError::Sink)?;
-            exported += 1;
-        }
-        let done = data.done + alarms.done;
-        if done > told {
-            told = done;
-            progress(Progress { done, total });
+    while let Some(record) = history.next() {
+        sink(&*record?).map_err(ToolError::Sink)?;
+        exported += 1;
+        let at = history.progress();
+        if at.done > told {
+            told = at.done;
+            progress(at);
         }
     }
+    let total = history.progress().total;
     progress(Progress { done: total, total });
     Ok(exported)
-}
-
-/// The records of one lane's files.
-struct Lines<'a> {
-    storage: &'a dyn Storage,
-    range: (u64, u64),
-    epoch: Option<Epoch>,
-    files: VecDeque<(Lane, u64, String, u64)>,
-    walk: Option<(Walk, String)>,
-    ready: VecDeque<Arc<Record>>,
-    done: u64,
-}
-
-impl Lines<'_> {
-    fn peek(&mut self) -> Result<Option<&Arc<Record>>, ToolError> {
-        while self.ready.is_empty() {
-            if self.walk.is_none() && !self.open_next()? {
-                return Ok(None);
-            }
-            let Some((walk, name)) = &mut self.walk else {
-                continue;
-            };
-            match walk.step().map_err(|source| ToolError::Read {
-                name: name.clone(),
-                source,
-            })? {
-                None => self.walk = None,
-                Some(Step::Damage { .. }) => {}
-                Some(Step::Frame {
-                    header, payload, ..
-                }) => {
-                    let records =
-                        codec::decode(&payload, header.first_id, header.count).unwrap_or_default();
-                    let (from, to) = self.range;
-                    let wanted =
-                        |record: &Arc<Record>| (from..to).contains(&record.data.received_ms);
-                    self.ready.extend(records.into_iter().filter(wanted));
-                }
-            }
-        }
-        Ok(self.ready.front())
-    }
-
-    /// Opens the next segment with records of the range; `false`: there is none.
-    fn open_next(&mut self) -> Result<bool, ToolError> {
-        while let Some((lane, no, name, len)) = self.files.pop_front() {
-            self.done += len;
-            let Ok(loaded) = load_named(self.storage, lane, no, &name, self.epoch, false)? else {
-                continue;
-            };
-            let summary = loaded.segment.summary;
-            self.epoch = Some(summary.header.epoch);
-            let (from, to) = self.range;
-            if summary.max_ms < from || summary.min_ms >= to {
-                continue;
-            }
-            let file = self.storage.open(&name).map_err(|source| ToolError::Read {
-                name: name.clone(),
-                source,
-            })?;
-            let seed = frame_seed(&summary.header.epoch, lane, no);
-            let walk = Walk::new(file, seed, SEGMENT_HEADER as u64, summary.data_end);
-            self.walk = Some((walk, name));
-            return Ok(true);
-        }
-        Ok(false)
-    }
 }
 
 /// What a start does, and more: every frame is read, and what is damaged is booked as lost, so that the next

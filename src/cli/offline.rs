@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::client::block_on;
 use super::{ConfigArgs, EX_CONFIG, Output, table};
+use crate::buffer::Selection;
 use crate::buffer::tools::{self, Progress};
 use crate::config::Config;
 use crate::config::load::Diagnostic;
@@ -302,8 +303,7 @@ fn export(place: &Place, from: u64, to: u64) -> anyhow::Result<bool> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let count = tools::export(
         &place.journal()?,
-        from,
-        to,
+        Selection::between(from, to),
         &mut progress("export"),
         &mut |record| {
             let body: Value = encoder

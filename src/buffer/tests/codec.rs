@@ -188,6 +188,8 @@ fn header_and_trailer_come_back() {
         first_id: 71,
         ord: 11,
         min_ms: 10,
+        max_ms: 20,
+        keys: 5,
     }];
     let footer = encode_footer(&summary, &index);
     let file_len = 400 + footer.len() as u64;

@@ -231,7 +231,7 @@ fn without_a_bridge_records_age_out_as_filtered() {
     }
     rig.tick(10_000);
     let counts = rig.journal.counts();
-    assert!(counts.filtered > 40 && counts.pending < 20, "{counts:?}");
+    assert!(counts.filtered >= 40 && counts.pending <= 20, "{counts:?}");
     assert_eq!(rig.segments("data").len(), 1);
     // Quota without a bridge drops nothing: what leaves is filtered.
     for n in 61..=5000 {

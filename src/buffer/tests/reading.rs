@@ -1,8 +1,8 @@
 //! Cursors, readers, replay and history.
 
-use super::{Rig, alarm, assert_chained, data, small, text};
-use crate::buffer::Config;
-use crate::buffer::record::{Cause, Lane};
+use super::{Rig, alarm, assert_chained, data, record, small, text};
+use crate::buffer::record::{Cause, Class, Key, Lane};
+use crate::buffer::{Config, Selection};
 
 fn filled(n: u64) -> Rig {
     let mut rig = Rig::new(Config {
@@ -172,21 +172,56 @@ fn causes_are_found_again_after_a_crash() {
 }
 
 #[test]
-fn history_by_time_and_filter() {
-    let rig = filled(400);
+fn history_by_time_and_device() {
+    let mut rig = filled(400);
+    let other = Key {
+        group: Some("plant".into()),
+        node: Some("line".into()),
+        device: None,
+    };
+    let mut node = data(401);
+    node.key = other.clone();
+    rig.append_synced([node.clone()]);
+    // Not on the disk yet, and found all the same.
+    rig.append(node);
     let base = 1_700_000_000_000;
-    let range = |from: u64, to: u64, limit| {
-        rig.journal
-            .range(base + from, base + to, |record| record.id % 2 == 0, limit)
-            .expect("readable")
+    let ids = |selection: &Selection| -> Vec<_> {
+        let history = rig.journal.history(selection);
+        history.map(|record| record.expect("readable").id).collect()
     };
-    let ids = |records: Vec<std::sync::Arc<crate::buffer::record::Record>>| -> Vec<_> {
-        records.iter().map(|record| record.id).collect()
-    };
-    assert_eq!(ids(range(100, 110, 100)), [100, 102, 104, 106, 108]);
-    assert_eq!(ids(range(390, 1000, 3)), [390, 392, 394]);
-    assert!(range(5000, 6000, 10).is_empty());
-    assert_eq!(range(0, 1000, 1000).len(), 200);
+    let between = |from: u64, to: u64| Selection::between(base + from, base + to);
+    assert_eq!(ids(&between(100, 105)), [100, 101, 102, 103, 104]);
+    assert_eq!(ids(&between(399, 1000)), [399, 400, 401, 402]);
+    assert!(ids(&between(5000, 6000)).is_empty());
+    assert_eq!(ids(&between(0, 1000)).len(), 402);
+    assert_eq!(ids(&between(0, 1000).of(other.clone())), [401, 402]);
+    assert!(ids(&between(0, 400).of(other)).is_empty());
+}
+
+/// What is left of the segments after a crash is found as well, and the disk is read for the range alone.
+#[test]
+fn history_reads_little_of_a_long_journal() {
+    let mut rig = Rig::new(Config {
+        warm_max_bytes: 64 << 20,
+        segment_bytes: 1 << 20,
+        ..small()
+    });
+    let body = [7; 1000];
+    for n in 1..=4000 {
+        rig.append(record(Class::Data, &body, n));
+        if n % 50 == 0 {
+            rig.sync();
+        }
+    }
+    let rig = rig.kill();
+    let base = 1_700_000_000_000;
+    let before = rig.disk.bytes_read();
+    let history = rig
+        .journal
+        .history(&Selection::between(base + 2000, base + 2010));
+    assert_eq!(history.count(), 10);
+    let read = rig.disk.bytes_read() - before;
+    assert!(read < 1 << 20, "{read} of 4 MB read for ten records");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Rig, alarm, data, gap, small};
+use crate::buffer::Selection;
 use crate::buffer::crash::CrashStorage;
 use crate::buffer::record::Lane;
 use crate::buffer::tools::{export_from, repair_in, report};
@@ -72,7 +73,9 @@ fn export_gives_a_range_in_order_and_skips_damage() {
     let base = 1_700_000_000_000;
     let ids = |disk: &CrashStorage, from: u64, to: u64| {
         let mut ids = Vec::new();
-        let n = export_from(disk, base + from, base + to, &mut |_| {}, &mut |record| {
+        let selection = Selection::between(base + from, base + to);
+        let disk = Arc::new(disk.clone());
+        let n = export_from(disk, selection, &mut |_| {}, &mut |record| {
             ids.push(record.id);
             Ok(())
         });
@@ -83,9 +86,12 @@ fn export_gives_a_range_in_order_and_skips_damage() {
     assert_eq!(ids(&disk, 0, 1000), (1..=60).collect::<Vec<_>>());
     assert_eq!(ids(&disk, 25, 35), (25..35).collect::<Vec<_>>());
     assert_eq!(ids(&damaged(), 0, 1000).len(), 59);
-    let refused = export_from(&disk, 0, u64::MAX, &mut |_| {}, &mut |_| {
-        Err(std::io::ErrorKind::BrokenPipe.into())
-    });
+    let refused = export_from(
+        Arc::new(disk),
+        Selection::between(0, u64::MAX),
+        &mut |_| {},
+        &mut |_| Err(std::io::ErrorKind::BrokenPipe.into()),
+    );
     assert!(refused.is_err());
 }
 
