@@ -89,6 +89,14 @@ impl Gateway {
             tracing::error!(error, "model not activated");
         }
 
+        let before = crate::data_folder::open(&config.gateway.data_dir)?;
+        if !before.version.is_empty() && before.version != env!("CARGO_PKG_VERSION") {
+            tracing::info!(
+                from = before.version,
+                to = env!("CARGO_PKG_VERSION"),
+                "data taken over from another version"
+            );
+        }
         let folder = prepare::journal_folder(&config);
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("journal folder {}", folder.display()))?;
@@ -187,6 +195,8 @@ impl Gateway {
             }
             None => (None, None),
         };
+        let checkpointer = Checkpointer::spawn(store.clone())?;
+        let exports = checkpointer.export_door();
         let core = CoreThread::spawn(Parts {
             core,
             clock: clock.clone(),
@@ -194,7 +204,7 @@ impl Gateway {
             broker: broker.clone(),
             deliveries,
             models: models.clone().zip(answers),
-            checkpointer: Checkpointer::spawn(store.clone())?,
+            checkpointer,
             durable_ack: config.mqtt.ack == crate::broker::config::Ack::Durable,
         })?;
 
@@ -225,6 +235,7 @@ impl Gateway {
             hosts: config.admin.hosts.clone().into(),
             token,
             metrics: crate::admin::metrics::Exporter::new(),
+            exports,
             ready: ready_seen,
         });
         Ok(Self {

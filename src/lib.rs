@@ -4,6 +4,7 @@
 
 pub mod actuation;
 pub mod admin;
+pub mod backup;
 pub mod bridge;
 pub mod broker;
 pub mod buffer;
@@ -11,6 +12,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod daemon;
+pub mod data_folder;
 pub mod packs;
 pub mod pipeline;
 pub mod prepare;

@@ -30,11 +30,30 @@ pub struct Prepared {
 /// # Errors
 /// Every mistake at once.
 pub fn prepare(file: Option<&Path>, folder: Option<&Path>) -> Result<Prepared, Vec<Diagnostic>> {
-    let loaded = Config::read(file, folder)?;
-    let main = file
-        .unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE))
-        .to_path_buf();
-    from_loaded(loaded, &main)
+    let main = file.unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE));
+    match Config::usable(&Config::texts(file, folder)?) {
+        (Some(loaded), wrong) if wrong.is_empty() => from_loaded(loaded, main),
+        (Some(loaded), mut wrong) => {
+            wrong.extend(named_files(&loaded.value, main));
+            Err(wrong)
+        }
+        (None, wrong) => Err(wrong),
+    }
+}
+
+/// The mistakes in what a configuration names, packs and models, where the configuration itself has some: they are
+/// shown in the same run. What depends on a value that may be the wrong one (folders, certificates, secrets) waits.
+fn named_files(config: &Config, main: &Path) -> Vec<Diagnostic> {
+    let mut wrong = packs::configured(&config.rules).err().unwrap_or_default();
+    let preference = BackendPreference::parse(&config.models.backend)
+        .unwrap_or_else(|_| BackendPreference::builtin());
+    let (_, errors) = load_models(config, &preference, main, &mut wrong);
+    wrong.extend(errors.into_iter().map(|message| Diagnostic {
+        file: main.to_path_buf(),
+        place: None,
+        message,
+    }));
+    wrong
 }
 
 /// As [`prepare`], from a configuration that was read already.
@@ -81,6 +100,8 @@ pub fn from_loaded(mut loaded: Loaded<Config>, main: &Path) -> Result<Prepared, 
             "gateway.data_dir {}: {error}",
             config.gateway.data_dir.display()
         ));
+    } else if let Err(error) = crate::data_folder::check(&config.gateway.data_dir) {
+        say(format!("gateway.data_dir {error}"));
     }
     let preference = match BackendPreference::parse(&config.models.backend) {
         Ok(preference) => preference,

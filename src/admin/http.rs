@@ -122,6 +122,7 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/api/commands", get(api::commands))
         .route("/api/history", get(api::history))
         .route("/api/events", get(events::events))
+        .route("/api/backup", post(status::export))
         .fallback(api::not_found)
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
         .layer(from_fn_with_state(shared.hosts.clone(), own_host))

@@ -47,6 +47,8 @@ pub struct Shared {
     pub token: Option<auth::Token>,
     /// Prometheus rendering.
     pub metrics: metrics::Exporter,
+    /// Exports of the state for backups.
+    pub exports: crate::pipeline::checkpoint::ExportDoor,
     /// Whether the service is ready; `Err` says what is missing.
     pub ready: tokio::sync::watch::Receiver<bool>,
 }

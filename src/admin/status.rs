@@ -201,6 +201,33 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
     }))
 }
 
+/// Longest wait for an export of the state.
+const EXPORT_WAIT: std::time::Duration = std::time::Duration::from_secs(25);
+
+/// `POST /api/backup`: exports the state and says where the file lies, for `sparkgate backup`.
+///
+/// # Errors
+/// No right to, or the state store refuses.
+pub async fn export(
+    State(shared): State<Arc<Shared>>,
+    _operator: super::auth::Operator,
+) -> Result<Json<Value>, ApiError> {
+    let mut exports = shared.exports.clone();
+    match tokio::time::timeout(EXPORT_WAIT, exports.fresh()).await {
+        Ok(Some(snapshot)) => Ok(Json(json!({
+            "snapshot": snapshot.path.display().to_string(),
+            "record": snapshot.mark,
+            "entries": snapshot.entries,
+        }))),
+        Ok(None) => Err(ApiError::refused(
+            "the state could not be exported; the log has the reason",
+        )),
+        Err(_) => Err(ApiError::timeout(
+            "the state store did not answer in time; is its disk slow?",
+        )),
+    }
+}
+
 /// Wall clock, ms UTC.
 pub(super) fn wall_ms() -> u64 {
     std::time::SystemTime::now()

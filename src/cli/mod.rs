@@ -4,15 +4,19 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod backup;
 pub mod client;
 #[cfg(feature = "demo")]
 pub mod demo;
+mod generate;
 mod models;
 mod offline;
 mod online;
 mod rules;
 pub mod run;
 mod table;
+#[cfg(feature = "top")]
+mod top;
 
 /// Exit status for an unusable configuration (EX_CONFIG of sysexits.h).
 pub const EX_CONFIG: u8 = 78;
@@ -91,6 +95,15 @@ enum Verb {
     Demo(demo::DemoArgs),
     /// Health of a running gateway on one screen
     Status(Listing),
+    /// The same live, in a terminal: devices, alarms, rules, models, writes
+    #[cfg(feature = "top")]
+    Top {
+        #[command(flatten)]
+        reach: Reach,
+        /// Time between two readings
+        #[arg(long, default_value = "1s")]
+        every: crate::config::quantity::Span,
+    },
     /// List, explain, switch and test rules
     Rules {
         #[command(subcommand)]
@@ -170,6 +183,25 @@ enum Verb {
         #[command(subcommand)]
         verb: offline::ConfigVerb,
     },
+    /// Configuration, rules, models and state in one file, of a running or a stopped gateway
+    Backup {
+        /// File to write, a gzipped tar
+        file: PathBuf,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Put a backup back in place; the gateway must be stopped
+    Restore(backup::RestoreArgs),
+    /// Print a shell's completion script
+    Completion {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages
+    Man {
+        /// Folder for them
+        folder: PathBuf,
+    },
 }
 
 /// Runs the verb; the exit status is the contract's.
@@ -182,6 +214,8 @@ pub fn main() -> std::process::ExitCode {
         #[cfg(feature = "demo")]
         Verb::Demo(args) => demo::demo(&args),
         Verb::Status(listing) => online::status(&listing),
+        #[cfg(feature = "top")]
+        Verb::Top { reach, every } => top::top(&reach, every),
         Verb::Rules { verb } => return rules::rules(verb),
         Verb::Models { verb } => return models::models(verb),
         Verb::Devices { verb } => online::devices(verb),
@@ -205,6 +239,10 @@ pub fn main() -> std::process::ExitCode {
         Verb::Doctor { config, output } => return offline::doctor(&config, output),
         Verb::Passwd { file, user } => offline::passwd(&file, &user),
         Verb::Config { verb } => return offline::config(verb),
+        Verb::Backup { file, listing } => backup::backup(&file, &listing.reach, listing.output),
+        Verb::Restore(args) => backup::restore(&args),
+        Verb::Completion { shell } => generate::completion(shell),
+        Verb::Man { folder } => generate::man(&folder),
     };
     match done {
         Ok(()) => std::process::ExitCode::SUCCESS,

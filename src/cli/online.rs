@@ -113,7 +113,7 @@ fn target_path(target: &str) -> anyhow::Result<String> {
     Ok(format!("/api/devices/{}", parts.join("/")))
 }
 
-fn encode(part: &str) -> String {
+pub(super) fn encode(part: &str) -> String {
     let mut out = String::new();
     for byte in part.bytes() {
         match byte {
@@ -126,7 +126,7 @@ fn encode(part: &str) -> String {
     out
 }
 
-fn short_time(value: Option<&Value>) -> String {
+pub(super) fn short_time(value: Option<&Value>) -> String {
     value
         .and_then(Value::as_u64)
         .filter(|ms| *ms > 0)
@@ -141,7 +141,7 @@ fn short_time(value: Option<&Value>) -> String {
         )
 }
 
-fn name_of(item: &Value) -> String {
+pub(super) fn name_of(item: &Value) -> String {
     let mut name = format!(
         "{}/{}",
         table::cell(item.get("group")),

@@ -66,60 +66,80 @@ const MOST_DIAGNOSTICS: usize = 64;
 /// # Errors
 /// Every mistake of every file.
 pub fn load<T: DeserializeOwned>(sources: &[Source]) -> Result<Loaded<T>, Vec<Diagnostic>> {
+    match load_usable(sources) {
+        (Some(loaded), diagnostics) if diagnostics.is_empty() => Ok(loaded),
+        (_, diagnostics) => Err(diagnostics),
+    }
+}
+
+/// As [`load`], but what is right is kept beside the mistakes: each entry that was complained about is left out, as if
+/// it were not there. A checker goes on with it, so that a typo does not hide the mistakes of the files it names.
+/// `None`: not even that makes a configuration.
+pub fn load_usable<T: DeserializeOwned>(
+    sources: &[Source],
+) -> (Option<Loaded<T>>, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
     let mut merged = toml::Table::new();
     let mut origins = BTreeMap::new();
     for source in sources {
-        let found = check::<T>(source);
-        if !found.is_empty() {
-            diagnostics.extend(found);
-            continue;
-        }
-        if let Ok(table) = DeTable::parse(&source.text) {
-            record_sources(source, table.get_ref(), "", &mut origins);
-        }
-        if let Ok(table) = source.text.parse::<toml::Table>() {
+        let (found, usable) = sift::<T>(source);
+        diagnostics.extend(found);
+        let Some(usable) = usable else { continue };
+        record_sources(source, &usable, "", &mut origins);
+        let table = Spanned::new(0..source.text.len(), usable);
+        if let Ok(table) =
+            <toml::Table as serde::Deserialize>::deserialize(toml::de::Deserializer::from(table))
+        {
             merge(&mut merged, table);
         }
     }
-    if !diagnostics.is_empty() {
-        return Err(diagnostics);
-    }
     match merged.try_into::<T>() {
-        Ok(value) => Ok(Loaded {
-            value,
-            sources: origins,
-        }),
-        Err(error) => Err(vec![Diagnostic {
-            file: sources.last().map_or_else(PathBuf::new, |s| s.file.clone()),
-            place: None,
-            message: error.message().to_owned(),
-        }]),
+        Ok(value) => (
+            Some(Loaded {
+                value,
+                sources: origins,
+            }),
+            diagnostics,
+        ),
+        Err(error) => {
+            diagnostics.push(Diagnostic {
+                file: sources.last().map_or_else(PathBuf::new, |s| s.file.clone()),
+                place: None,
+                message: error.message().to_owned(),
+            });
+            (None, diagnostics)
+        }
     }
 }
 
 /// Every mistake of one file, in order of place.
+#[must_use]
 pub fn check<T: DeserializeOwned>(source: &Source) -> Vec<Diagnostic> {
+    sift::<T>(source).0
+}
+
+/// Every mistake of one file, and the file without them; `None` where it is no TOML at all.
+fn sift<T: DeserializeOwned>(source: &Source) -> (Vec<Diagnostic>, Option<DeTable<'_>>) {
     let (mut table, errors) = DeTable::parse_recoverable(&source.text);
     let mut found: Vec<Diagnostic> = errors
         .iter()
         .map(|error| diagnose(source, error.span(), error.message()))
         .collect();
-    if found.is_empty() {
-        while found.len() < MOST_DIAGNOSTICS {
-            let Err(error) = T::deserialize(toml::de::Deserializer::from(table.clone())) else {
-                break;
-            };
-            let span = error.span();
-            found.push(diagnose(source, span.clone(), error.message()));
-            let Some(span) = span else { break };
-            if !remove_at(table.get_mut(), span.start) {
-                break;
-            }
+    if !found.is_empty() {
+        return (found, None);
+    }
+    let mut usable = true;
+    while let Err(error) = T::deserialize(toml::de::Deserializer::from(table.clone())) {
+        let span = error.span();
+        found.push(diagnose(source, span.clone(), error.message()));
+        usable = found.len() < MOST_DIAGNOSTICS
+            && span.is_some_and(|span| remove_at(table.get_mut(), span.start));
+        if !usable {
+            break;
         }
     }
     found.sort_by_key(|d| d.place);
-    found
+    (found, usable.then(|| table.into_inner()))
 }
 
 fn diagnose(source: &Source, span: Option<std::ops::Range<usize>>, message: &str) -> Diagnostic {

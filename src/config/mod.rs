@@ -314,6 +314,17 @@ impl Config {
         file: Option<&Path>,
         folder: Option<&Path>,
     ) -> Result<Loaded<Self>, Vec<Diagnostic>> {
+        Self::from_sources(&Self::texts(file, folder)?)
+    }
+
+    /// The files that [`Config::read`] reads, with their texts, in order.
+    ///
+    /// # Errors
+    /// Files that can't be read.
+    pub fn texts(
+        file: Option<&Path>,
+        folder: Option<&Path>,
+    ) -> Result<Vec<Source>, Vec<Diagnostic>> {
         let default_folder = Path::new(DEFAULT_FOLDER);
         let (main, folder) = match file {
             Some(file) => (file, folder),
@@ -322,7 +333,19 @@ impl Config {
                 folder.or_else(|| default_folder.is_dir().then_some(default_folder)),
             ),
         };
-        Self::from_sources(&load::read_sources(main, folder)?)
+        load::read_sources(main, folder)
+    }
+
+    /// What can be used of these texts, beside every mistake in them; see [`load::load_usable`].
+    #[must_use]
+    pub fn usable(sources: &[Source]) -> (Option<Loaded<Self>>, Vec<Diagnostic>) {
+        let (loaded, mut wrong) = load::load_usable::<Self>(sources);
+        if let Some(loaded) = &loaded
+            && wrong.is_empty()
+        {
+            wrong = loaded.value.contradictions(&loaded.sources, sources);
+        }
+        (loaded, wrong)
     }
 
     /// As [`Config::read`], from texts.
@@ -330,12 +353,9 @@ impl Config {
     /// # Errors
     /// Every mistake at once.
     pub fn from_sources(sources: &[Source]) -> Result<Loaded<Self>, Vec<Diagnostic>> {
-        let loaded = load::load::<Self>(sources)?;
-        let found = loaded.value.contradictions(&loaded.sources, sources);
-        if found.is_empty() {
-            Ok(loaded)
-        } else {
-            Err(found)
+        match Self::usable(sources) {
+            (Some(loaded), wrong) if wrong.is_empty() => Ok(loaded),
+            (_, wrong) => Err(wrong),
         }
     }
 

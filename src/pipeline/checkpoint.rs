@@ -9,12 +9,16 @@
 //! could leave a checkpoint ahead of the journal, whose ids would then be given twice.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use tokio::sync::watch;
 
 use super::core::Core;
 use crate::buffer::Journal;
 use crate::buffer::record::RecordId;
 use crate::clock::Now;
+use crate::state::snapshot::Snapshot;
 use crate::state::{Batch, Opened, StateStore};
 
 /// Key of the meta entry.
@@ -74,6 +78,23 @@ impl Meta {
 /// What a committed checkpoint means for the journal: from where on it is needed, when that has moved.
 type KeepFrom = Option<RecordId>;
 
+/// Asks for an export out of turn, for a backup while everything runs.
+#[derive(Debug, Clone)]
+pub struct ExportDoor {
+    asked: Arc<AtomicBool>,
+    made: watch::Receiver<Option<Snapshot>>,
+}
+
+impl ExportDoor {
+    /// An export that is newer than this call; `None`: the state store refused, or has stopped.
+    pub async fn fresh(&mut self) -> Option<Snapshot> {
+        self.made.mark_unchanged();
+        self.asked.store(true, Ordering::Release);
+        self.made.changed().await.ok()?;
+        self.made.borrow_and_update().clone()
+    }
+}
+
 /// Exports the whole state now and then: what a damaged database is rebuilt from, together with the journal's
 /// records since the older of two exports.
 #[derive(Debug, Default)]
@@ -81,14 +102,25 @@ struct Exports {
     made: u32,
     next_ms: u64,
     kept: Option<RecordId>,
+    asked: Arc<AtomicBool>,
+    told: watch::Sender<Option<Snapshot>>,
 }
 
 impl Exports {
     fn maybe(&mut self, store: &Opened, meta: Meta) -> Option<RecordId> {
-        if meta.engine_ms < self.next_ms {
+        let asked = self.asked.swap(false, Ordering::AcqRel);
+        if meta.engine_ms < self.next_ms && !asked {
             return None;
         }
-        match store.snapshot(meta.record) {
+        let result = store.snapshot(meta.record);
+        if asked {
+            let newest = result
+                .as_ref()
+                .ok()
+                .and_then(|_| store.newest_snapshot().ok().flatten());
+            self.told.send_replace(newest);
+        }
+        match result {
             Ok(from) => {
                 self.made += 1;
                 // Two exports soon after a start, so that the journal is not held for long.
@@ -125,6 +157,7 @@ pub struct Checkpointer {
     busy: bool,
     wall_ms: u64,
     failures: u64,
+    door: ExportDoor,
 }
 
 impl Checkpointer {
@@ -135,10 +168,14 @@ impl Checkpointer {
     pub fn spawn(store: Arc<Opened>) -> std::io::Result<Self> {
         let (jobs, work) = sync_channel::<(Batch, Meta)>(1);
         let (tell, done) = sync_channel(4);
+        let mut exports = Exports::default();
+        let door = ExportDoor {
+            asked: exports.asked.clone(),
+            made: exports.told.subscribe(),
+        };
         let thread = std::thread::Builder::new()
             .name("state".to_owned())
             .spawn(move || {
-                let mut exports = Exports::default();
                 while let Ok((batch, meta)) = work.recv() {
                     let outcome = match store.commit(&batch) {
                         Ok(()) => Ok(exports.maybe(&store, meta)),
@@ -159,7 +196,14 @@ impl Checkpointer {
             busy: false,
             wall_ms: 0,
             failures: 0,
+            door,
         })
+    }
+
+    /// For exports out of turn.
+    #[must_use]
+    pub fn export_door(&self) -> ExportDoor {
+        self.door.clone()
     }
 
     /// Takes a checkpoint when one is due and the last one is committed.

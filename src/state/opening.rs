@@ -289,6 +289,14 @@ impl Opened {
         })
     }
 
+    /// The newest intact snapshot.
+    ///
+    /// # Errors
+    /// The folder can't be listed.
+    pub fn newest_snapshot(&self) -> Result<Option<Snapshot>, SnapshotError> {
+        Ok(snapshot::intact(&self.dir)?.pop())
+    }
+
     /// Makes the ballast again where there is room for it; called at opening, and later once a full disk
     /// has healed.
     pub fn restore_ballast(&self) {

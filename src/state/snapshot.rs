@@ -256,6 +256,20 @@ pub fn intact(dir: &Path) -> Result<Vec<Snapshot>, SnapshotError> {
     Ok(found)
 }
 
+/// Reads a snapshot file through, wherever it lies.
+///
+/// # Errors
+/// It can't be read, or is damaged.
+pub fn examine(path: &Path) -> Result<Snapshot, SnapshotError> {
+    let (mark, entries) = read(path, |_, _| Ok(()))?;
+    Ok(Snapshot {
+        path: path.to_owned(),
+        number: 0,
+        mark,
+        entries,
+    })
+}
+
 /// Puts all of `snapshot` into `store`. It has been read through before, so a failure is the store's.
 ///
 /// # Errors

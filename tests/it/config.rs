@@ -120,3 +120,50 @@ fn an_unknown_shipped_pack_has_a_nearest_name() {
     assert_eq!(code, 78);
     assert!(shown.contains("did you mean `press-cooling`?"), "{shown}");
 }
+
+#[test]
+fn a_typo_does_not_hide_the_mistakes_of_packs_and_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let pack = folder.path().join("p.toml");
+    std::fs::write(
+        &pack,
+        "[pack]\nid = \"p\"\nversion = \"1\"\n[[rule]]\nid = \"r\"\n[rule.threshold]\nmetrik = \"x\"\n",
+    )
+    .unwrap();
+    let (code, shown) = validate(&format!(
+        "[gateway]\nid = \"a\"\ndata_dir = \"DATA\"\n[mqtt]\nmax_packt = \"1MiB\"\n\
+         [rules]\npaths = [{:?}]\n[models]\nuse_shipped = [\"nothing-like-it\"]\n",
+        pack.display().to_string()
+    ));
+    assert_eq!(code, 78);
+    for part in ["did you mean `max_packet`?", "p.toml:7:", "nothing-like-it"] {
+        assert!(shown.contains(part), "{part} is missing in\n{shown}");
+    }
+}
+
+#[test]
+fn data_of_a_newer_version_is_refused_by_validate_and_by_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    std::fs::write(data.join("format"), "sparkgate-data 99 7.8.9\n").unwrap();
+    let file = folder.path().join("sparkgate.toml");
+    std::fs::write(
+        &file,
+        format!(
+            "[gateway]\nid = \"a\"\ndata_dir = {:?}\n",
+            data.display().to_string()
+        ),
+    )
+    .unwrap();
+    for verb in ["validate", "run"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_sparkgate"))
+            .args([verb, "-c"])
+            .arg(&file)
+            .output()
+            .unwrap();
+        let shown = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{verb}: {shown}");
+        assert!(shown.contains("install sparkgate 7.8.9 again"), "{shown}");
+    }
+}

@@ -44,6 +44,7 @@ fn ranks() -> BTreeMap<&'static str, u8> {
         ("daemon", 7),
         ("prepare", 6),
         ("admin", 6),
+        ("backup", 6),
         ("bridge", 5),
         ("pipeline", 4),
         ("actuation", 3),
@@ -52,6 +53,7 @@ fn ranks() -> BTreeMap<&'static str, u8> {
         ("state", 2),
         ("packs", 2),
         ("clock", 1),
+        ("data_folder", 1),
         ("telemetry", 1),
         ("config", 0),
     ]

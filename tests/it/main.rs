@@ -14,6 +14,7 @@
 
 mod harness;
 
+mod backup;
 mod config;
 mod crash;
 mod delivery;
