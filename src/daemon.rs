@@ -35,6 +35,8 @@ const ANSWERS: usize = 4_096;
 const BRIDGE_DRAIN: Duration = Duration::from_millis(1_500);
 /// What each few thousand replayed records may take before the service manager gives up, µs.
 const REPLAY_STEP_USEC: u32 = 60_000_000;
+/// How long a clean stop waits until other brokers have this host's death.
+const LINKS_LEAVE: Duration = Duration::from_millis(2_500);
 /// How long a clean stop waits for the journal.
 const JOURNAL_CLOSE: Duration = Duration::from_secs(3);
 /// An fsync in flight counts as progress for this long, ms.
@@ -47,6 +49,7 @@ pub struct Gateway {
     doors: Doors,
     broker: Arc<Engine>,
     core: CoreThread,
+    links: Arc<crate::host::Links>,
     journal: Journal,
     models: Option<Arc<models::Runner>>,
     ready: watch::Sender<bool>,
@@ -167,6 +170,11 @@ impl Gateway {
         // Whatever was live before the restart is stale until its node speaks.
         core.host_mut()
             .disconnected(ServerId(0), now.engine_ms, now.wall_ms);
+        for server in crate::host::servers(&config.host.server) {
+            core.host_mut().expect(server);
+            core.host_mut()
+                .disconnected(server, now.engine_ms, now.wall_ms);
+        }
         tracing::info!(
             records = restored.replayed,
             nodes = restored.nodes,
@@ -197,16 +205,25 @@ impl Gateway {
         };
         let checkpointer = Checkpointer::spawn(store.clone())?;
         let exports = checkpointer.export_door();
+        let (links, remotes) = crate::host::prepare(
+            &config.host.server,
+            config.host_id(),
+            usize::try_from(config.mqtt.max_packet.0).unwrap_or(usize::MAX),
+            &crate::broker::subject_check(&config.gateway.id),
+        )?;
         let core = CoreThread::spawn(Parts {
             core,
             clock: clock.clone(),
             journal: journal.clone(),
             broker: broker.clone(),
             deliveries,
+            remotes,
             models: models.clone().zip(answers),
             checkpointer,
             durable_ack: config.mqtt.ack == crate::broker::config::Ack::Durable,
         })?;
+
+        let links = Arc::new(links.start());
 
         let bridge = match &config.bridge {
             Some(bridge) => Some(Arc::new(crate::bridge::start(
@@ -226,6 +243,7 @@ impl Gateway {
             core: core.handle.clone(),
             journal: journal.clone(),
             broker: broker.clone(),
+            links: links.clone(),
             bridge,
             models: models.clone(),
             gateway: config.gateway.id.clone(),
@@ -244,6 +262,7 @@ impl Gateway {
             doors,
             broker,
             core,
+            links,
             journal,
             models,
             ready,
@@ -301,6 +320,8 @@ impl Gateway {
         tokio::task::spawn_blocking(move || core.stop())
             .await
             .context("pipeline")?;
+        // Each has this host's death in its queue.
+        self.links.stop(LINKS_LEAVE).await;
         if let Some(bridge) = &self.shared.bridge {
             bridge.stop(BRIDGE_DRAIN).await;
         }

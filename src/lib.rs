@@ -13,6 +13,7 @@ pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod data_folder;
+pub mod host;
 pub mod packs;
 pub mod pipeline;
 pub mod prepare;

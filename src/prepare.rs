@@ -92,6 +92,9 @@ pub fn from_loaded(mut loaded: Loaded<Config>, main: &Path) -> Result<Prepared, 
     for error in crate::broker::check(&config.mqtt) {
         say(error);
     }
+    for error in crate::host::check(&config.host.server) {
+        say(error);
+    }
     for error in config.bridge.iter().flat_map(crate::bridge::Config::errors) {
         say(error.to_string());
     }
@@ -202,6 +205,15 @@ fn use_credentials(config: &mut Config, folder: &Path) {
     if let Some(tls) = &mut mqtt.tls {
         secrets.extend([&mut tls.cert, &mut tls.key]);
     }
+    for server in &mut config.host.server {
+        secrets.extend(server.password_file.as_mut());
+        let tls = [
+            &mut server.tls.ca,
+            &mut server.tls.cert,
+            &mut server.tls.key,
+        ];
+        secrets.extend(tls.into_iter().flatten());
+    }
     if let Some(bridge) = &mut config.bridge {
         let files = [
             &mut bridge.creds_file,
@@ -241,6 +253,7 @@ pub fn host_config(config: &Config) -> sparkplug::host::HostConfig {
     let defaults = sparkplug::host::HostConfig::default();
     sparkplug::host::HostConfig {
         host_id: config.host_id().into(),
+        publish_state: config.host.primary,
         reorder_timeout_ms: config.host.reorder_timeout.as_millis(),
         rebirth: sparkplug::host::RebirthPolicy {
             enabled: config.host.rebirth.enabled,

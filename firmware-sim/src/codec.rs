@@ -14,6 +14,32 @@ pub enum Value {
     Text(String),
     /// Int64.
     Int(i64),
+    /// Int32: properties and members only.
+    Int32(i32),
+    /// DataSet.
+    DataSet(DataSet),
+    /// Template definition or instance.
+    Template(Template),
+}
+
+/// A table; the types of its columns are those of the first row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DataSet {
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// Rows of as many cells.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// A template.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Template {
+    /// The definition that an instance is of; a definition has none.
+    pub of: Option<String>,
+    /// Members.
+    pub members: Vec<(String, Value)>,
+    /// Parameters.
+    pub parameters: Vec<(String, Value)>,
 }
 
 impl Value {
@@ -23,6 +49,9 @@ impl Value {
             Self::Bool(_) => DataType::Boolean,
             Self::Text(_) => DataType::String,
             Self::Int(_) => DataType::Int64,
+            Self::Int32(_) => DataType::Int32,
+            Self::DataSet(_) => DataType::DataSet,
+            Self::Template(_) => DataType::Template,
         }
     }
 }
@@ -38,6 +67,8 @@ pub struct Sample<'a> {
     pub value: Value,
     /// Capture time, ms UTC.
     pub timestamp: u64,
+    /// Engineering unit: a property of births, with the quality beside it.
+    pub unit: Option<&'a str>,
 }
 
 /// What a payload is for: births name and type everything, data goes by alias.
@@ -81,13 +112,183 @@ fn metric(sample: &Sample<'_>, form: Form) -> payload::Metric {
     if form == Form::Historical {
         metric.set_is_historical(true);
     }
-    match &sample.value {
+    if let (Form::Birth, Some(unit)) = (form, sample.unit) {
+        metric.properties = Some(properties(unit)).into();
+    }
+    set(&mut metric, &sample.value);
+    metric
+}
+
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "Sparkplug puts signed integers into unsigned fields, two's complement"
+)]
+fn set(metric: &mut payload::Metric, value: &Value) {
+    match value {
         Value::Double(v) => metric.set_double_value(*v),
         Value::Bool(v) => metric.set_boolean_value(*v),
         Value::Text(v) => metric.set_string_value(v.clone()),
         Value::Int(v) => metric.set_long_value(*v as u64),
+        Value::Int32(v) => metric.set_int_value(*v as u32),
+        Value::DataSet(v) => metric.set_dataset_value(dataset(v)),
+        Value::Template(v) => metric.set_template_value(template(v)),
     }
-    metric
+}
+
+fn properties(unit: &str) -> payload::PropertySet {
+    let (mut quality, mut text) = (payload::PropertyValue::new(), payload::PropertyValue::new());
+    quality.set_type(DataType::Int32 as u32);
+    quality.set_int_value(192);
+    text.set_type(DataType::String as u32);
+    text.set_string_value(unit.to_owned());
+    let mut set = payload::PropertySet::new();
+    set.keys = vec!["Quality".to_owned(), "engUnit".to_owned()];
+    set.values = vec![quality, text];
+    set
+}
+
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "Sparkplug puts signed integers into unsigned fields, two's complement"
+)]
+fn dataset(table: &DataSet) -> payload::DataSet {
+    let mut out = payload::DataSet::new();
+    out.set_num_of_columns(table.columns.len() as u64);
+    out.columns.clone_from(&table.columns);
+    out.types = table
+        .rows
+        .first()
+        .map(|row| row.iter().map(|cell| cell.datatype() as u32).collect())
+        .unwrap_or_default();
+    out.rows = table
+        .rows
+        .iter()
+        .map(|row| {
+            let mut line = payload::data_set::Row::new();
+            line.elements = row
+                .iter()
+                .map(|value| {
+                    let mut cell = payload::data_set::DataSetValue::new();
+                    match value {
+                        Value::Double(v) => cell.set_double_value(*v),
+                        Value::Bool(v) => cell.set_boolean_value(*v),
+                        Value::Text(v) => cell.set_string_value(v.clone()),
+                        Value::Int(v) => cell.set_long_value(*v as u64),
+                        Value::Int32(v) => cell.set_int_value(*v as u32),
+                        // A cell without a value is null; nested tables do not exist.
+                        Value::DataSet(_) | Value::Template(_) => {}
+                    }
+                    cell
+                })
+                .collect();
+            line
+        })
+        .collect();
+    out
+}
+
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "Sparkplug puts signed integers into unsigned fields, two's complement"
+)]
+fn template(of: &Template) -> payload::Template {
+    let mut out = payload::Template::new();
+    out.set_version("1.0".to_owned());
+    // tck-id-payloads-template-is-definition: always there; the reference is absent in a definition, not empty
+    out.set_is_definition(of.of.is_none());
+    out.template_ref.clone_from(&of.of);
+    out.metrics = of
+        .members
+        .iter()
+        .map(|(name, value)| {
+            let mut member = payload::Metric::new();
+            member.set_name(name.clone());
+            member.set_datatype(value.datatype() as u32);
+            set(&mut member, value);
+            member
+        })
+        .collect();
+    out.parameters = of
+        .parameters
+        .iter()
+        .map(|(name, value)| {
+            let mut parameter = payload::template::Parameter::new();
+            parameter.set_name(name.clone());
+            parameter.set_type(value.datatype() as u32);
+            match value {
+                Value::Double(v) => parameter.set_double_value(*v),
+                Value::Bool(v) => parameter.set_boolean_value(*v),
+                Value::Text(v) => parameter.set_string_value(v.clone()),
+                Value::Int(v) => parameter.set_long_value(*v as u64),
+                Value::Int32(v) => parameter.set_int_value(*v as u32),
+                Value::DataSet(_) | Value::Template(_) => {}
+            }
+            parameter
+        })
+        .collect();
+    out
+}
+
+/// What an encoder with proto3 code makes of a payload: whatever is zero, false or empty is not on the wire (trap 16).
+#[must_use]
+pub fn without_zeros(bytes: &[u8]) -> Vec<u8> {
+    let Ok(mut payload) = Payload::parse_from_bytes(bytes) else {
+        return bytes.to_vec();
+    };
+    if payload.seq == Some(0) {
+        payload.seq = None;
+    }
+    for metric in &mut payload.metrics {
+        let zero = (metric.has_boolean_value() && !metric.boolean_value())
+            || (metric.has_double_value() && metric.double_value() == 0.0)
+            || (metric.has_long_value() && metric.long_value() == 0)
+            || (metric.has_int_value() && metric.int_value() == 0)
+            || (metric.has_string_value() && metric.string_value().is_empty());
+        if zero {
+            metric.value = None;
+        }
+    }
+    payload.write_to_bytes().unwrap_or_default()
+}
+
+/// How a `bdSeq` is written (trap 8).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BdseqType {
+    /// As the norm has it.
+    #[default]
+    Int64,
+    /// As its own example has it.
+    UInt64,
+    /// As some devices have it.
+    UInt8,
+    /// Not typed at all.
+    Untyped,
+    /// Not there.
+    Absent,
+}
+
+/// The payload with its `bdSeq` metric written otherwise.
+#[must_use]
+pub fn with_bdseq(bytes: &[u8], kind: BdseqType) -> Vec<u8> {
+    let Ok(mut payload) = Payload::parse_from_bytes(bytes) else {
+        return bytes.to_vec();
+    };
+    if kind == BdseqType::Absent {
+        payload.metrics.retain(|metric| metric.name() != "bdSeq");
+    }
+    for metric in payload.metrics.iter_mut().filter(|it| it.name() == "bdSeq") {
+        match kind {
+            BdseqType::Int64 | BdseqType::Absent => {}
+            BdseqType::UInt64 => metric.set_datatype(DataType::UInt64 as u32),
+            BdseqType::UInt8 => {
+                metric.set_datatype(DataType::UInt8 as u32);
+                let low = u32::try_from(metric.long_value() & 0xFF).unwrap_or_default();
+                metric.set_int_value(low);
+            }
+            BdseqType::Untyped => metric.datatype = None,
+        }
+    }
+    payload.write_to_bytes().unwrap_or_default()
 }
 
 /// One metric of a command.
@@ -150,7 +351,61 @@ mod tests {
             alias: Some(3),
             value,
             timestamp: 7,
+            unit: None,
         }
+    }
+
+    #[test]
+    fn zeros_vanish_as_proto3_has_it_and_bdseq_can_be_written_in_many_ways() {
+        let bytes = encode(1, Some(0), &[sample(Value::Bool(false))], Form::Birth);
+        let bare = Payload::parse_from_bytes(&without_zeros(&bytes)).unwrap();
+        assert!(!bare.has_seq() && bare.metrics[0].value.is_none());
+        let mut bdseq = sample(Value::Int(5));
+        bdseq.name = "bdSeq";
+        let bytes = encode(1, None, &[bdseq], Form::Birth);
+        let check = |kind, datatype: Option<u32>, metrics: usize| {
+            let payload = Payload::parse_from_bytes(&with_bdseq(&bytes, kind)).unwrap();
+            assert_eq!(payload.metrics.len(), metrics, "{kind:?}");
+            assert_eq!(payload.metrics.first().and_then(|it| it.datatype), datatype);
+        };
+        check(BdseqType::Int64, Some(4), 1);
+        check(BdseqType::UInt64, Some(8), 1);
+        check(BdseqType::UInt8, Some(5), 1);
+        check(BdseqType::Untyped, None, 1);
+        check(BdseqType::Absent, None, 0);
+    }
+
+    #[test]
+    fn definitions_have_no_reference_and_instances_have_one() {
+        let template = |of: Option<&str>| Template {
+            of: of.map(str::to_owned),
+            members: vec![("rpm".into(), Value::Double(0.0))],
+            parameters: vec![("poles".into(), Value::Int32(4))],
+        };
+        let read = |value| {
+            let bytes = encode(1, Some(0), &[sample(value)], Form::Birth);
+            Payload::parse_from_bytes(&bytes).unwrap().metrics[0].clone()
+        };
+        let definition = read(Value::Template(template(None)));
+        assert_eq!(definition.datatype(), 19);
+        let of = definition.template_value();
+        assert!(of.is_definition() && of.template_ref.is_none());
+        let instance = read(Value::Template(template(Some("Motor"))));
+        let of = instance.template_value();
+        assert!(of.has_is_definition() && !of.is_definition());
+        assert_eq!(
+            (of.template_ref(), of.parameters[0].int_value()),
+            ("Motor", 4)
+        );
+        let table = read(Value::DataSet(DataSet {
+            columns: vec!["n".into(), "s".into()],
+            rows: vec![vec![Value::Int32(-1), Value::Text("x".into())]],
+        }));
+        assert_eq!(table.dataset_value().types, [3, 12]);
+        assert_eq!(
+            table.dataset_value().rows[0].elements[0].int_value(),
+            u32::MAX
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::codec::BdseqType;
 use crate::node::Message;
 use crate::signal::Random;
 
@@ -15,6 +16,14 @@ pub enum Rebirth {
     Ignore,
     /// With an NDEATH and then its births, which the norm does not want.
     WithDeath,
+    /// With a new connection.
+    Reconnect,
+    /// With a `bdSeq` that is one higher.
+    RaiseBdseq,
+    /// With all births but the first device's.
+    Forget,
+    /// With its births after so many ms, while data goes on.
+    Late(u64),
 }
 
 /// Faults of what a node encodes.
@@ -38,6 +47,18 @@ pub struct Twist {
     pub rebirth: Rebirth,
     /// The connection stands and nothing is said.
     pub silent: bool,
+    /// Every CONNECT has the `bdSeq` of the first.
+    pub stuck_bdseq: bool,
+    /// How `bdSeq` is written.
+    pub bdseq_type: BdseqType,
+    /// Each device counts its own `seq`.
+    pub seq_per_device: bool,
+    /// Added to every `seq`: births begin with it.
+    pub first_seq: u8,
+    /// Zeros are not on the wire.
+    pub proto3: bool,
+    /// A death on purpose is followed by the will.
+    pub double_death: bool,
 }
 
 impl Twist {

@@ -14,7 +14,8 @@ use crate::transport::{AddressError, Broker, Outcome, Runner};
 /// A fleet.
 #[derive(Debug, Clone)]
 pub struct FleetConfig {
-    /// `mqtt://host:port`, or `mqtts://host:port` for TLS.
+    /// `mqtt://host:port`, or `mqtts://host:port` for TLS; several, separated by commas, are walked in turn while the
+    /// primary host is away.
     pub broker: String,
     /// Sparkplug group id.
     pub group: String,
@@ -32,6 +33,8 @@ pub struct FleetConfig {
     pub scenario: Option<PathBuf>,
     /// Host without which nodes stay silent.
     pub primary_host: Option<String>,
+    /// Nodes have templates and a DataSet, devices have properties.
+    pub structured: bool,
 }
 
 impl Default for FleetConfig {
@@ -46,6 +49,7 @@ impl Default for FleetConfig {
             seed: 1,
             scenario: None,
             primary_host: None,
+            structured: false,
         }
     }
 }
@@ -119,7 +123,11 @@ impl Fleet {
     /// # Errors
     /// [`FleetError`].
     pub fn start(config: &FleetConfig) -> Result<Self, FleetError> {
-        let broker: Broker = config.broker.parse()?;
+        let brokers = config
+            .broker
+            .split(',')
+            .map(str::parse)
+            .collect::<Result<Vec<Broker>, _>>()?;
         let scenario = config
             .scenario
             .as_deref()
@@ -129,10 +137,9 @@ impl Fleet {
         if !(0.001..=1000.0).contains(&config.rate_hz) {
             return Err(FleetError::Rate(config.rate_hz));
         }
-        let transport = if broker.tls {
-            crate::tls::transport()?
-        } else {
-            rumqttc::Transport::Tcp
+        let tls = match brokers.iter().any(|broker| broker.tls) {
+            true => Some(crate::tls::transport()?),
+            false => None,
         };
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -148,6 +155,8 @@ impl Fleet {
                 seed: config.seed,
                 place,
                 primary_host: config.primary_host.clone(),
+                servers: brokers.len(),
+                structured: config.structured,
             })
             .map_err(|error| FleetError::Group(config.group.clone(), error))?;
             let runner = Runner {
@@ -160,11 +169,12 @@ impl Fleet {
                     .collect(),
                 name,
                 group: config.group.clone(),
-                broker: broker.clone(),
+                brokers: brokers.clone(),
                 period: Duration::from_secs_f64(1.0 / config.rate_hz),
                 seed: config.seed,
                 place,
-                transport: transport.clone(),
+                tls: tls.clone(),
+                late: None,
                 generation: 0,
                 revived: Vec::new(),
                 others: JoinSet::new(),

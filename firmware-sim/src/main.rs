@@ -26,7 +26,8 @@ enum Output {
 enum Verb {
     /// Run a fleet
     Run {
-        /// Broker address, mqtt://host:port or mqtts://host:port
+        /// Broker address, mqtt://host:port or mqtts://host:port; several, separated by commas, are walked in turn
+        /// while the primary host is away
         #[arg(long)]
         broker: String,
         /// Edge nodes
@@ -56,6 +57,9 @@ enum Verb {
         /// Stay silent until this host application is online
         #[arg(long)]
         primary_host: Option<String>,
+        /// Give nodes templates and a DataSet, and devices properties
+        #[arg(long)]
+        structured: bool,
         /// Print a table or JSON
         #[arg(short, long, value_enum, default_value = "table")]
         output: Output,
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
         seed,
         group,
         primary_host,
+        structured,
         output,
     } = Cli::parse().verb;
     tracing_subscriber::fmt()
@@ -90,6 +95,7 @@ fn main() -> ExitCode {
         seed,
         scenario,
         primary_host,
+        structured,
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()

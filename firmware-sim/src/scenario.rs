@@ -13,6 +13,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::codec::BdseqType;
+
 /// A scenario.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -46,7 +48,7 @@ pub struct Fault {
     /// Clock skew, ms.
     #[serde(default, deserialize_with = "some_signed")]
     pub skew: Option<i64>,
-    /// For `delay`, ms.
+    /// For `delay`, `late-message` and `slow-rebirth`, ms.
     #[serde(default, deserialize_with = "some_duration")]
     pub delay: Option<u64>,
     /// Metric for `set`.
@@ -55,7 +57,7 @@ pub struct Fault {
     /// For `clone`: with the node's client id.
     #[serde(default, rename = "take-over")]
     pub take_over: bool,
-    /// Value for `set`.
+    /// Value for `set`, `bdseq-type` and `first-seq`.
     #[serde(default)]
     pub value: Option<toml::Value>,
 }
@@ -96,6 +98,28 @@ pub enum Kind {
     RebirthDeath,
     /// The devices that `device` covers die, each with a DDEATH; with `for`, they are born again after it.
     DeviceDeath,
+    /// A rebirth is a new connection (trap 19).
+    ReconnectRebirth,
+    /// A rebirth raises `bdSeq` (traps 7 and 19).
+    RaiseBdseq,
+    /// A rebirth leaves the first device out (trap 13).
+    ForgetDevice,
+    /// Births come `delay` after the request for them, and data goes on in between (trap 20).
+    SlowRebirth,
+    /// `bdSeq` does not count connections (trap 7).
+    StuckBdseq,
+    /// `bdSeq` is written as `value` says: `UInt64`, `UInt8`, `untyped` or `absent` (traps 8 and 9).
+    BdseqType,
+    /// A node that leaves with its death also lets its will be sent (traps 9 and 11).
+    DoubleDeath,
+    /// Each device counts its own `seq` (trap 14).
+    SeqPerDevice,
+    /// Births begin with `seq` = `value` (trap 15).
+    FirstSeq,
+    /// Zeros are not on the wire (trap 16).
+    Proto3,
+    /// One data message comes `delay` late, behind others (trap 17).
+    LateMessage,
     /// Nothing is said.
     Silence,
     /// A second client with the same identity speaks too (trap 12), for 3 s or as `for` says; it has a client id of its
@@ -183,7 +207,13 @@ impl Scenario {
                 {
                     "share"
                 }
-                Kind::Delay if fault.delay.is_none() => "delay",
+                Kind::Delay | Kind::LateMessage | Kind::SlowRebirth if fault.delay.is_none() => {
+                    "delay"
+                }
+                Kind::BdseqType if bdseq_type(fault.value.as_ref()).is_none() => {
+                    "value = \"UInt64\", \"UInt8\", \"untyped\" or \"absent\""
+                }
+                Kind::FirstSeq if first_seq(fault.value.as_ref()).is_none() => "value = 0 to 255",
                 Kind::Historical if fault.period.is_none() => "for",
                 Kind::ClockSkew if fault.skew.is_none() => "skew",
                 Kind::Set if fault.metric.is_none() => "metric",
@@ -199,6 +229,24 @@ impl Scenario {
         }
         Ok(scenario)
     }
+}
+
+/// The `bdSeq` form that an entry names.
+#[must_use]
+pub fn bdseq_type(value: Option<&toml::Value>) -> Option<BdseqType> {
+    match value?.as_str()? {
+        "UInt64" => Some(BdseqType::UInt64),
+        "UInt8" => Some(BdseqType::UInt8),
+        "untyped" => Some(BdseqType::Untyped),
+        "absent" => Some(BdseqType::Absent),
+        _ => None,
+    }
+}
+
+/// The first `seq` that an entry names.
+#[must_use]
+pub fn first_seq(value: Option<&toml::Value>) -> Option<u8> {
+    u8::try_from(value?.as_integer()?).ok()
 }
 
 /// Whether a glob of `*` and text covers a name.
@@ -339,5 +387,36 @@ mod tests {
             }
         }
         assert!(read >= 10, "{read}");
+    }
+
+    #[test]
+    fn every_trap_of_a_session_can_be_played() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/traps");
+        let mut played = std::collections::BTreeSet::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let head = text.lines().next().unwrap();
+            let Some((numbers, _)) = head.trim_start_matches("# Trap").split_once(':') else {
+                continue;
+            };
+            let numbers: Vec<u32> = numbers
+                .split(|c: char| !c.is_ascii_digit())
+                .filter_map(|it| it.parse().ok())
+                .collect();
+            match (
+                numbers[..].first(),
+                numbers.last(),
+                numbers_mean_range(head),
+            ) {
+                (Some(first), Some(last), true) => played.extend(*first..=*last),
+                _ => played.extend(numbers),
+            }
+        }
+        let missing: Vec<u32> = (7..=20).filter(|trap| !played.contains(trap)).collect();
+        assert!(missing.is_empty(), "no scenario plays {missing:?}");
+    }
+
+    fn numbers_mean_range(head: &str) -> bool {
+        head.split(':').next().is_some_and(|it| it.contains(" to "))
     }
 }

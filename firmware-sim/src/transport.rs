@@ -3,15 +3,17 @@
 //! One task a node. The will is made anew for every CONNECT, which rumqttc does not do by itself: each connection has a
 //! client of its own.
 
+mod faults;
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rumqttc::{AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS, Transport};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::fault::{Injector, Line, Rebirth, Way};
+use crate::fault::{Injector, Line};
 use crate::node::{Message, Node, NodeCounts, Will};
-use crate::scenario::{Fault, Kind, covers};
+use crate::scenario::Fault;
 
 /// rumqttc's own limit of 10 KiB is too small for births; 16 MiB is what brokers take.
 const MAX_PACKET: usize = 16 << 20;
@@ -21,6 +23,10 @@ const QUEUE: usize = 1024;
 const CLONE_LIFE_MS: u64 = 3_000;
 /// How late a late will is where the scenario does not say.
 const LATE_MS: u64 = 2_000;
+/// How long a node that dies twice stays connected after its first death.
+const DOUBLE_DEATH: Duration = Duration::from_millis(300);
+/// Wait between two servers.
+const WALK: Duration = Duration::from_millis(200);
 /// Wait before the first attempt to connect again.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// Longest wait between two connections.
@@ -78,8 +84,8 @@ pub struct Runner {
     pub name: String,
     /// Group id: part of the client id, so that nodes of two groups don't take each other over.
     pub group: String,
-    /// Broker.
-    pub broker: Broker,
+    /// Servers, walked in turn while the primary host is away.
+    pub brokers: Vec<Broker>,
     /// Time between two data messages of a device.
     pub period: Duration,
     /// Entries of the scenario that concern this node.
@@ -88,8 +94,10 @@ pub struct Runner {
     pub seed: u64,
     /// Place in the fleet.
     pub place: u64,
-    /// TCP or TLS.
-    pub(crate) transport: Transport,
+    /// TLS, for the servers that want it.
+    pub(crate) tls: Option<Transport>,
+    /// The next data message comes this many ms late.
+    pub(crate) late: Option<u64>,
     /// Client ids given up so far.
     pub(crate) generation: u64,
     /// Dead devices, and when they are born again: ms after the start.
@@ -180,7 +188,12 @@ impl Runner {
             self.node.disconnected();
             match end {
                 End::Stop => break,
-                End::Left | End::Replaced(_) => wait = FIRST_WAIT,
+                End::Replaced(_) => wait = FIRST_WAIT,
+                // While its host is nowhere, a node walks from server to server, and not as fast as it can.
+                End::Left => {
+                    wait = FIRST_WAIT;
+                    let _ = tokio::time::timeout(WALK, stop.changed()).await;
+                }
                 End::Away(period) => {
                     away(period, &mut stop).await;
                 }
@@ -216,11 +229,22 @@ impl Runner {
     }
 
     fn connect_as(&self, client_id: String, will: Will) -> (AsyncClient, EventLoop) {
-        let mut options = MqttOptions::new(client_id, &self.broker.host, self.broker.port);
+        let at = self.node.server() % self.brokers.len().max(1);
+        let (host, port, tls) = self
+            .brokers
+            .get(at)
+            .map_or(("localhost", 1883, false), |it| {
+                (it.host.as_str(), it.port, it.tls)
+            });
+        let transport = match &self.tls {
+            Some(transport) if tls => transport.clone(),
+            _ => Transport::Tcp,
+        };
+        let mut options = MqttOptions::new(client_id, host, port);
         options
             .set_keep_alive(Duration::from_secs(30))
             .set_clean_session(true)
-            .set_transport(self.transport.clone())
+            .set_transport(transport)
             .set_max_packet_size(MAX_PACKET, MAX_PACKET)
             .set_last_will(LastWill::new(
                 will.topic,
@@ -246,6 +270,8 @@ impl Runner {
         outcome: &mut Outcome,
     ) -> End {
         let mut line = Line::default();
+        // Messages that others overtake, with when they arrive.
+        let mut behind: Vec<(u64, Message)> = Vec::new();
         let mut acks = 0;
         let wanted = self.node.filters();
         let mut ticks = tokio::time::interval_at(Instant::now() + self.phase(), self.period);
@@ -304,7 +330,20 @@ impl Runner {
             } else {
                 elapsed_ms(started)
             };
-            let messages = line.pass(way.delay_ms, injector.apply(&way, messages), now);
+            let mut messages = line.pass(way.delay_ms, injector.apply(&way, messages), now);
+            if let Some(delay) = self.late
+                && messages.last().is_some_and(|message| !message.birth)
+                && self.node.is_born()
+            {
+                self.late = None;
+                let due = elapsed_ms(started).saturating_add(delay);
+                behind.extend(messages.pop().map(|message| (due, message)));
+            }
+            messages.extend(
+                behind
+                    .extract_if(.., |(due, _)| *due <= now)
+                    .map(|(_, it)| it),
+            );
             for message in messages {
                 send(&client, message, &mut outcome.tally);
             }
@@ -320,6 +359,12 @@ impl Runner {
         if let Some(death) = self.node.leave(now_ms()) {
             send(client, death, tally);
         }
+        if self.node.twist().double_death {
+            // What is queued goes out; then the socket closes without DISCONNECT, and the broker sends the will too.
+            let life = async { while events.poll().await.is_ok() {} };
+            let _ = tokio::time::timeout(DOUBLE_DEATH, life).await;
+            return;
+        }
         disconnect(client, events).await;
     }
 
@@ -327,176 +372,6 @@ impl Runner {
     fn phase(&self) -> Duration {
         let period = u64::try_from(self.period.as_micros()).unwrap_or(1).max(1);
         Duration::from_micros(self.place.wrapping_mul(7919) % period)
-    }
-
-    /// The faults of the way that are in force now.
-    fn way(&self, started: Instant) -> Way {
-        let at = elapsed_ms(started);
-        let mut way = Way::default();
-        for fault in self
-            .faults
-            .iter()
-            .filter(|f| f.at <= at && f.period.is_none_or(|p| at < f.at.saturating_add(p)))
-        {
-            let share = fault.share.unwrap_or(0.0);
-            match fault.kind {
-                Kind::Drop => way.drop = share,
-                Kind::Duplicate => way.duplicate = share,
-                Kind::Reorder => way.reorder = share,
-                Kind::Corrupt => way.corrupt = share,
-                Kind::Delay => way.delay_ms = fault.delay.unwrap_or(0),
-                _ => {}
-            }
-        }
-        way
-    }
-
-    /// Starts and ends the faults that are due; how the connection is to end, if it is.
-    fn begin_due(
-        &mut self,
-        started: Instant,
-        pending: &mut Vec<Fault>,
-        outcome: &mut Outcome,
-        connecting: bool,
-    ) -> Option<End> {
-        let at = elapsed_ms(started);
-        let over = |kind: Kind, faults: &[Fault]| {
-            !faults.iter().any(|f| {
-                f.kind == kind && f.at <= at && f.period.is_none_or(|p| at < f.at.saturating_add(p))
-            })
-        };
-        let faults = self.faults.clone();
-        if self.node.twist().skew_ms != 0 && over(Kind::ClockSkew, &faults) {
-            self.node.twist().skew_ms = 0;
-        }
-        if self.node.twist().silent && over(Kind::Silence, &faults) {
-            self.node.twist().silent = false;
-        }
-        if self.node.twist().store && over(Kind::Historical, &faults) {
-            self.node.twist().store = false;
-        }
-        if self.node.twist().unknown_alias && over(Kind::UnknownAlias, &faults) {
-            self.node.twist().unknown_alias = false;
-        }
-        if self.node.twist().rebirth == Rebirth::Ignore && over(Kind::IgnoreRebirth, &faults) {
-            self.node.twist().rebirth = Rebirth::Answer;
-        }
-        let mut end = None;
-        self.revived.retain(|(until, device)| {
-            let due = *until <= at;
-            if due {
-                self.node.device_birth(device);
-            }
-            !due
-        });
-        let due: Vec<Fault> = pending.extract_if(.., |fault| fault.at <= at).collect();
-        for fault in due {
-            if !matches!(
-                fault.kind,
-                Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt
-            ) {
-                outcome.faults += 1;
-            }
-            match fault.kind {
-                Kind::ClockSkew => self.node.twist().skew_ms = fault.skew.unwrap_or(0),
-                Kind::SkipSeq => self.node.twist().skip_seq = true,
-                Kind::RetainBirths => self.node.twist().retain_births = true,
-                Kind::WrongBdseq => self.node.twist().wrong_bdseq = true,
-                Kind::Historical => self.node.twist().store = true,
-                Kind::UnknownAlias => self.node.twist().unknown_alias = true,
-                Kind::DataBeforeBirth => self.node.twist().data_before_birth = true,
-                Kind::Silence => self.node.twist().silent = true,
-                // A node that is not connected has no connection to lose.
-                Kind::Flap | Kind::LateWill if connecting => {}
-                Kind::Flap => end = Some(End::Broken),
-                Kind::LateWill => end = Some(End::Replaced(fault.period.unwrap_or(LATE_MS))),
-                Kind::Stop => end = Some(End::Away(fault.period)),
-                Kind::IgnoreRebirth => self.node.twist().rebirth = Rebirth::Ignore,
-                Kind::RebirthDeath => self.node.twist().rebirth = Rebirth::WithDeath,
-                Kind::DeviceDeath => self.device_death(&fault),
-                Kind::Clone => self.clone_identity(&fault),
-                Kind::Set => self.set(&fault),
-                Kind::Delay | Kind::Drop | Kind::Duplicate | Kind::Reorder | Kind::Corrupt => {}
-            }
-        }
-        end
-    }
-
-    fn set(&mut self, fault: &Fault) {
-        let value = match &fault.value {
-            Some(toml::Value::Float(v)) => crate::codec::Value::Double(*v),
-            #[expect(clippy::cast_precision_loss, reason = "a scenario's numbers are small")]
-            Some(toml::Value::Integer(v)) => crate::codec::Value::Double(*v as f64),
-            Some(toml::Value::Boolean(v)) => crate::codec::Value::Bool(*v),
-            Some(toml::Value::String(v)) => crate::codec::Value::Text(v.clone()),
-            _ => return,
-        };
-        let Some(metric) = &fault.metric else { return };
-        let names: Vec<String> = self
-            .node
-            .devices()
-            .iter()
-            .map(|d| d.name.clone())
-            .filter(|name| covers(&fault.device, name))
-            .collect();
-        for name in names {
-            if let Some(device) = self.node.device_mut(&name) {
-                device.force(metric, value.clone());
-            }
-        }
-    }
-
-    /// The devices say that they died; those with an end of it are born again then.
-    fn device_death(&mut self, fault: &Fault) {
-        let names: Vec<String> = self
-            .node
-            .devices()
-            .iter()
-            .map(|d| d.name.clone())
-            .filter(|name| covers(&fault.device, name))
-            .collect();
-        for name in names {
-            self.node.device_death(&name);
-            if let Some(period) = fault.period {
-                self.revived.push((fault.at.saturating_add(period), name));
-            }
-        }
-    }
-
-    /// A second client that says it is this node.
-    fn clone_identity(&mut self, fault: &Fault) {
-        let mut other = self.node.clone();
-        let will = other.connect(now_ms());
-        let id = if fault.take_over {
-            self.client_id()
-        } else {
-            format!("{}-clone", self.client_id())
-        };
-        let (client, mut events) = self.connect_as(id, will);
-        let period = self.period;
-        let life = async move {
-            let mut ticks = tokio::time::interval(period);
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-            // A clone is a fault, so what it says is not the fleet's.
-            let mut tally = Tally::default();
-            loop {
-                let messages = tokio::select! {
-                    event = events.poll() => match event {
-                        Ok(Event::Incoming(Packet::ConnAck(_))) => other.ready(now_ms()),
-                        Ok(_) => continue,
-                        Err(_) => return,
-                    },
-                    _ = ticks.tick() => other.step(period.as_secs_f64(), now_ms()),
-                };
-                for message in messages {
-                    send(&client, message, &mut tally);
-                }
-            }
-        };
-        let most = Duration::from_millis(fault.period.unwrap_or(CLONE_LIFE_MS));
-        self.others.spawn(async move {
-            let _ = tokio::time::timeout(most, life).await;
-        });
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Shared {
     pub journal: Journal,
     /// The broker engine.
     pub broker: Arc<Engine>,
+    /// Connections to other brokers.
+    pub links: Arc<crate::host::Links>,
     /// The bridge, where one is configured.
     pub bridge: Option<Arc<crate::bridge::BridgeHandle>>,
     /// The model runner, where models are loaded.

@@ -180,6 +180,10 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
         "host": {
             "nodes": view.nodes.0, "nodes_online": view.nodes.1,
             "devices": view.devices.0, "devices_online": view.devices.1,
+            "servers": shared.links.status().iter().map(|link| json!({
+                "url": link.url, "state": link.state, "since": link.since_ms, "detail": link.detail,
+                "connects": link.connects, "received": link.received, "sent": link.sent,
+            })).collect::<Vec<_>>(),
         },
         "decision_us": {
             "p50": view.decision.p50, "p99": view.decision.p99, "max": view.decision.max, "count": view.decision.count,

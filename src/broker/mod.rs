@@ -114,7 +114,7 @@ fn check_engine(config: &config::Config, wrong: &mut Vec<String>) {
 }
 
 /// An error and its sources on one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -88,12 +88,16 @@ pub struct Host {
     /// Host id in the STATE topic; default: the gateway's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Whether edge nodes may take this host as their primary one (STATE is published).
+    /// Whether edge nodes may take this host as their primary one: STATE is published. Without it, the host listens and
+    /// commands, and tells nobody that it is there.
     pub primary: bool,
     /// How long a gap in `seq` may stay open before a rebirth is asked for.
     pub reorder_timeout: Span,
     /// Rebirth requests.
     pub rebirth: Rebirth,
+    /// Brokers of others on which this host is present too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub server: Vec<crate::host::Server>,
 }
 
 impl Default for Host {
@@ -103,6 +107,7 @@ impl Default for Host {
             primary: true,
             reorder_timeout: secs(2),
             rebirth: Rebirth::default(),
+            server: Vec::new(),
         }
     }
 }

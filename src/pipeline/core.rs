@@ -230,8 +230,22 @@ impl Core {
         self.last_record
     }
 
-    /// A publish that the broker accepted.
+    /// A publish that the embedded broker accepted.
     pub fn handle_inbound(&mut self, now: Now, inbound: Inbound, ports: &mut dyn Ports) {
+        // A publish that reaches the gateway through its own broker is live, whatever its RETAIN flag says; retained
+        // copies are never delivered to the tap.
+        self.handle_publish(now, ServerId(0), false, inbound, ports);
+    }
+
+    /// A publish that came through `server`; `retained`: out of that server's store.
+    pub fn handle_publish(
+        &mut self,
+        now: Now,
+        server: ServerId,
+        retained: bool,
+        inbound: Inbound,
+        ports: &mut dyn Ports,
+    ) {
         if !inbound.topic.starts_with("spBv1.0/") {
             self.handle_raw(now, inbound, ports);
             return;
@@ -261,10 +275,8 @@ impl Core {
                 payload: &inbound.payload,
                 received_ms: now.wall_ms,
                 client: inbound.client,
-                server: ServerId(0),
-                // A publish that reaches the gateway through its own broker is live, whatever its RETAIN flag
-                // says; retained copies are never delivered to the tap.
-                retained: false,
+                server,
+                retained,
                 will: inbound.will,
                 tag,
             },
@@ -411,8 +423,11 @@ impl Core {
 
     /// The state a stop leaves behind: what waits for reordering is refused so that its sender keeps it.
     pub fn handle_stop(&mut self, now: Now, ports: &mut dyn Ports) {
-        let death = self.host.stop(ServerId(0), now.wall_ms);
-        ports.publish(death, None);
+        for server in self.host.servers() {
+            if let Some(death) = self.host.stop(server, now.wall_ms) {
+                ports.publish(death, None);
+            }
+        }
         self.settle(now, ports);
         self.presence(now, false, ports);
         // Dropped tokens close the sessions: their clients send again after the restart.

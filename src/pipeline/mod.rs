@@ -21,6 +21,7 @@ pub mod encode;
 mod host_events;
 pub mod latency;
 pub mod recover;
+pub mod remote;
 pub mod subject;
 pub mod task;
 

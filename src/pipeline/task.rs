@@ -3,13 +3,16 @@
 //! One thread, so that a device's messages, the rules' timers and people's requests have one order. Its queue is
 //! bounded: when it is full, the broker stops reading sockets.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sparkplug::host::ServerId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::core::Core;
+use super::remote::{self, Outgoing, Remotes};
 use super::{Appended, Ports};
 use crate::broker::{Delivery, Handle, Publish, Qos, Written};
 use crate::buffer::record::NewRecord;
@@ -81,6 +84,8 @@ pub struct Parts {
     pub broker: Arc<dyn Handle>,
     /// What the broker delivers.
     pub deliveries: mpsc::Receiver<Delivery>,
+    /// Connections to other brokers.
+    pub remotes: Remotes,
     /// Model runner and what it answers.
     pub models: Option<(Arc<models::Runner>, mpsc::Receiver<models::Event>)>,
     /// Writes snapshots.
@@ -168,6 +173,7 @@ async fn run(
         journal,
         broker,
         mut deliveries,
+        remotes,
         models,
         mut checkpointer,
         durable_ack,
@@ -177,9 +183,14 @@ async fn run(
         None => (None, None),
     };
     let mut durable = journal.durable();
+    let Remotes {
+        mut arrivals,
+        outgoing,
+    } = remotes;
     let mut ports = RealPorts {
         journal: journal.clone(),
         broker,
+        outgoing,
         runner,
         latency: core.latency(),
     };
@@ -208,6 +219,9 @@ async fn run(
                     }
                 }
             }
+            Some((server, arrival)) = arrivals.recv() => {
+                remote::handle(&mut core, clock.now(), server, arrival, &mut ports);
+            }
             Some(event) = next_answer(&mut answers) => core.handle_model(clock.now(), event, &mut ports),
             Some(question) = asked.recv() => question(&mut core, clock.now(), &mut ports),
             () = tokio::time::sleep_until(wake.into()) => {}
@@ -218,6 +232,12 @@ async fn run(
             if let Some(Ok(event)) = answers.as_mut().map(mpsc::Receiver::try_recv) {
                 core.handle_model(clock.now(), event, &mut ports);
             }
+        }
+        for _ in 0..BATCH {
+            let Ok((server, arrival)) = arrivals.try_recv() else {
+                break;
+            };
+            remote::handle(&mut core, clock.now(), server, arrival, &mut ports);
         }
         if let Ok(question) = asked.try_recv() {
             question(&mut core, clock.now(), &mut ports);
@@ -259,6 +279,7 @@ async fn next_answer(answers: &mut Option<mpsc::Receiver<models::Event>>) -> Opt
 struct RealPorts {
     journal: Journal,
     broker: Arc<dyn Handle>,
+    outgoing: HashMap<ServerId, mpsc::Sender<Outgoing>>,
     runner: Option<Arc<models::Runner>>,
     latency: Arc<std::sync::Mutex<Histogram>>,
 }
@@ -283,6 +304,10 @@ impl Ports for RealPorts {
                 }
             })
         });
+        if transmit.server != ServerId(0) {
+            Remotes::publish(&self.outgoing, transmit, on_written);
+            return;
+        }
         let qos = match transmit.qos {
             0 => Qos::AtMostOnce,
             1 => Qos::AtLeastOnce,

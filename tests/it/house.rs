@@ -46,6 +46,7 @@ fn ranks() -> BTreeMap<&'static str, u8> {
         ("admin", 6),
         ("backup", 6),
         ("bridge", 5),
+        ("host", 5),
         ("pipeline", 4),
         ("actuation", 3),
         ("broker", 2),
@@ -60,7 +61,7 @@ fn ranks() -> BTreeMap<&'static str, u8> {
     .into()
 }
 
-/// The three edges that the plain order has no place for, each with its reason.
+/// The edges that the plain order has no place for, each with its reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "config",
@@ -70,6 +71,11 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "config",
         "bridge",
+        "the file is made of each part's own section",
+    ),
+    (
+        "config",
+        "host",
         "the file is made of each part's own section",
     ),
     (

@@ -21,4 +21,5 @@ mod delivery;
 mod foreign;
 mod hostile;
 mod house;
+mod servers;
 mod service;

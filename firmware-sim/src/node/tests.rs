@@ -1,4 +1,6 @@
 use super::*;
+use crate::codec::Sample;
+use crate::fault::Rebirth;
 use sparkplug_rs::Payload;
 use sparkplug_rs::protobuf::Message as _;
 
@@ -11,6 +13,8 @@ fn node() -> Node {
         seed: 1,
         place: 0,
         primary_host: None,
+        servers: 1,
+        structured: false,
     })
     .unwrap()
 }
@@ -83,6 +87,7 @@ fn a_rebirth_repeats_births_without_death_and_with_the_same_bdseq() {
             alias: None,
             value: Value::Bool(true),
             timestamp: 3,
+            unit: None,
         }],
         Form::Birth,
     );
@@ -105,6 +110,7 @@ fn a_write_is_echoed_at_once_and_unknown_commands_are_survived() {
             alias: None,
             value: Value::Bool(true),
             timestamp: 3,
+            unit: None,
         }],
         Form::Birth,
     );
@@ -147,6 +153,8 @@ fn a_node_leaves_with_its_host_and_waits_for_it_with_the_next_bdseq() {
         seed: 1,
         place: 0,
         primary_host: Some("h".into()),
+        servers: 1,
+        structured: false,
     })
     .unwrap();
     let topic = "spBv1.0/STATE/h";
@@ -206,6 +214,7 @@ fn a_rebirth_request_can_be_ignored_or_answered_with_a_death() {
             alias: None,
             value: Value::Bool(true),
             timestamp: 3,
+            unit: None,
         }],
         Form::Birth,
     );
@@ -252,4 +261,43 @@ fn data_kept_back_comes_later_as_historical_with_its_own_timestamps() {
             .iter()
             .all(|m| !m.is_historical())
     );
+}
+
+#[test]
+fn structured_nodes_define_their_templates_in_nbirth_and_send_parts_of_them() {
+    let mut node = Node::new(&NodeConfig {
+        group: "g".into(),
+        name: "n".into(),
+        devices: vec!["a".into()],
+        metrics: 10,
+        seed: 1,
+        place: 0,
+        primary_host: None,
+        servers: 1,
+        structured: true,
+    })
+    .unwrap();
+    node.connect(1);
+    let births = node.ready(1);
+    let nbirth = payload(&births[0].payload);
+    let named = |name: &str| {
+        let found = nbirth.metrics.iter().find(|it| it.name() == name);
+        found.unwrap_or_else(|| panic!("no {name}")).clone()
+    };
+    assert!(named("Types/Motor").template_value().is_definition());
+    assert_eq!(
+        named("Motor").template_value().template_ref(),
+        "Types/Motor"
+    );
+    assert_eq!(named("Recipe").dataset_value().rows.len(), 3);
+    let temperature = &payload(&births[1].payload).metrics[0];
+    assert_eq!(temperature.properties.keys, ["Quality", "engUnit"]);
+    let data = (0..10)
+        .flat_map(|round| node.step(0.1, 2 + round))
+        .find(|message| message.topic == "spBv1.0/g/NDATA/n")
+        .expect("NDATA");
+    let part = payload(&data.payload);
+    assert_eq!(part.metrics[0].alias(), named("Motor").alias());
+    assert_eq!(part.metrics[0].template_value().metrics.len(), 1);
+    assert!(!part.metrics[0].has_name());
 }

@@ -123,6 +123,8 @@ pub struct EdgeSession {
     connected_before: bool,
     seq: Seq,
     primary: Primary,
+    /// What the host said on this connection before the subscriptions stood.
+    early: Option<HostChange>,
     devices: Vec<Arc<str>>,
     next_alias: u64,
 }
@@ -139,6 +141,7 @@ impl EdgeSession {
             server: 0,
             connected_before: false,
             seq: Seq::default(),
+            early: None,
             devices: Vec::new(),
             next_alias: 1,
         }
@@ -176,6 +179,7 @@ impl EdgeSession {
             self.bdseq = self.bdseq.wrapping_add(1);
         }
         self.connected_before = true;
+        self.early = None;
         self.phase = Phase::Connecting;
         WillSpec {
             topic: self.config.node.topic(NodeVerb::Death),
@@ -210,9 +214,13 @@ impl EdgeSession {
         }
         self.phase = Phase::Waiting;
         if self.config.primary_host.is_none() {
-            EdgeAction::Send(self.births())
-        } else {
-            EdgeAction::None
+            return EdgeAction::Send(self.births());
+        }
+        // STATE is retained: it may have come with the first SUBACK, before the last.
+        match std::mem::take(&mut self.early) {
+            Some(HostChange::Online) => EdgeAction::Send(self.births()),
+            Some(HostChange::Offline) if self.config.servers > 1 => self.leave(),
+            Some(HostChange::Offline | HostChange::Old) | None => EdgeAction::None,
         }
     }
 
@@ -233,7 +241,14 @@ impl EdgeSession {
             return EdgeAction::None;
         };
         match (self.primary.handle(self.server, state), self.phase) {
+            (HostChange::Old, _) => EdgeAction::None,
+            (change, Phase::Connecting) => {
+                self.early = Some(change);
+                EdgeAction::None
+            }
             (HostChange::Online, Phase::Waiting) => EdgeAction::Send(self.births()),
+            // With one server there is none to walk to: a node that waits already keeps its connection.
+            (HostChange::Offline, Phase::Waiting) if self.config.servers <= 1 => EdgeAction::None,
             (HostChange::Offline, Phase::Waiting | Phase::Born) => self.leave(),
             _ => EdgeAction::None,
         }

@@ -121,6 +121,49 @@ fn message_flow_edge_node_birth_publish_phid_wait_and_offline() {
 }
 
 #[test]
+fn message_flow_edge_node_birth_publish_phid_wait_keeps_what_came_early() {
+    let topic = "spBv1.0/STATE/scada1";
+    let mut session = session(Some("scada1"));
+    session.connect();
+    // Retained, delivered with the first SUBACK while others are open: the last word counts.
+    let early = |session: &mut EdgeSession, online, ts| {
+        let action = session.handle_state(topic, &HostState::body(online, ts));
+        assert_eq!(action, EdgeAction::None);
+    };
+    early(&mut session, false, 4);
+    early(&mut session, true, 5);
+    early(&mut session, false, 3);
+    assert_eq!(words(&session.ready()), ["NBIRTH 0", "DBIRTH 1"]);
+    session.disconnected();
+    // What was said on the connection before is no word of this one.
+    session.connect();
+    assert_eq!(session.ready(), EdgeAction::None);
+    session.disconnected();
+    session.connect();
+    early(&mut session, false, 6);
+    assert_eq!(words(&session.ready()), ["to server 1"]);
+}
+
+#[test]
+fn with_one_server_a_waiting_node_keeps_its_connection() {
+    let mut session = EdgeSession::new(EdgeConfig {
+        node: NodeId::new("g", "n").unwrap(),
+        primary_host: Some("h".into()),
+        servers: 1,
+        first_bdseq: 0,
+    });
+    session.connect();
+    session.ready();
+    let topic = "spBv1.0/STATE/h";
+    let offline = session.handle_state(topic, &HostState::body(false, 7));
+    assert_eq!(offline, EdgeAction::None);
+    let old = session.handle_state(topic, &HostState::body(true, 6));
+    assert_eq!(old, EdgeAction::None);
+    let births = session.handle_state(topic, &HostState::body(true, 7));
+    assert_eq!(words(&births), ["NBIRTH 0"]);
+}
+
+#[test]
 fn the_state_of_2_2_is_understood() {
     let mut session = session(Some("scada1"));
     session.connect();

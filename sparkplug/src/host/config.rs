@@ -9,6 +9,8 @@ use crate::payload::Limits;
 pub struct HostConfig {
     /// Host id, last level of the STATE topic.
     pub host_id: Arc<str>,
+    /// False: the host listens and commands, but tells nobody that it is there; no node can wait for it.
+    pub publish_state: bool,
     /// How long a message may be missing before the session asks for a rebirth; 0 asks at once.
     // tck-id-operational-behavior-host-reordering-param
     pub reorder_timeout_ms: u64,
@@ -31,6 +33,7 @@ impl Default for HostConfig {
     fn default() -> Self {
         Self {
             host_id: "sparkgate".into(),
+            publish_state: true,
             reorder_timeout_ms: 2_000,
             rebirth: RebirthPolicy::default(),
             command_devices: true,

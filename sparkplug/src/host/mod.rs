@@ -97,7 +97,7 @@ impl HostSession {
     #[must_use]
     pub fn new(config: HostConfig, now: u64) -> Self {
         Self {
-            presence: Presence::new(config.host_id.clone()),
+            presence: Presence::new(config.host_id.clone(), config.publish_state),
             config,
             nodes: Vec::new(),
             index: HashMap::new(),
@@ -118,10 +118,14 @@ impl HostSession {
         &self.config
     }
 
-    /// Puts another configuration in force. The host id stays what it was: it takes a new connection to change.
+    /// Puts another configuration in force. The host id, and whether STATE is published, stay what they were: it takes
+    /// a new connection to change them.
     pub fn reconfigure(&mut self, config: HostConfig) {
-        let host_id = self.config.host_id.clone();
-        self.config = HostConfig { host_id, ..config };
+        self.config = HostConfig {
+            host_id: self.config.host_id.clone(),
+            publish_state: self.config.publish_state,
+            ..config
+        };
     }
 
     /// Takes one message.

@@ -16,9 +16,9 @@ use crate::topic::state_topic;
 /// What a connection starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connect {
-    /// The will to put into CONNECT.
+    /// The will to put into CONNECT; `None` for a host that keeps silent about itself.
     // tck-id-host-topic-phid-death-required, tck-id-payloads-state-will-message
-    pub will: Transmit,
+    pub will: Option<Transmit>,
     /// Literal filters to subscribe to, with QoS 1, before [`HostSession::subscribed`].
     pub filters: [String; 2],
 }
@@ -49,13 +49,16 @@ struct Server {
 #[derive(Debug)]
 pub(super) struct Presence {
     host_id: Arc<str>,
+    /// Whether STATE is published at all.
+    announced: bool,
     servers: Vec<Server>,
 }
 
 impl Presence {
-    pub(super) fn new(host_id: Arc<str>) -> Self {
+    pub(super) fn new(host_id: Arc<str>, announced: bool) -> Self {
         Self {
             host_id,
+            announced,
             servers: Vec::new(),
         }
     }
@@ -75,14 +78,14 @@ impl Presence {
 
     // tck-id-host-topic-phid-birth-qos, tck-id-host-topic-phid-birth-retain, -death-qos, -death-retain,
     // tck-id-operational-behavior-host-application-connect-will-qos, -connect-will-retained, -death-qos
-    fn transmit(&self, server: ServerId, online: bool, timestamp: u64) -> Transmit {
-        Transmit {
+    fn transmit(&self, server: ServerId, online: bool, timestamp: u64) -> Option<Transmit> {
+        self.announced.then(|| Transmit {
             server,
             topic: state_topic(&self.host_id),
             payload: HostState::body(online, timestamp),
             qos: 1,
             retain: true,
-        }
+        })
     }
 
     pub(super) fn handle_state(
@@ -109,7 +112,7 @@ impl Presence {
             host: host.into(),
             state,
         });
-        if host != &*self.host_id || state.online || message.retained {
+        if !self.announced || host != &*self.host_id || state.online || message.retained {
             return;
         }
         // tck-id-message-flow-hid-sparkplug-state-message-delivered: answered at once, with the first timestamp;
@@ -127,7 +130,7 @@ impl Presence {
         server.answers += 1;
         let (answers, timestamp) = (server.answers, server.timestamp);
         if answers <= ANSWERS {
-            transmits.push_back(self.transmit(message.server, true, timestamp));
+            transmits.extend(self.transmit(message.server, true, timestamp));
         }
         if answers == ANSWERS {
             events.push_back(HostEvent::HostConflict {
@@ -139,6 +142,25 @@ impl Presence {
 }
 
 impl HostSession {
+    /// A server to which a connection will be made: until it stands, nothing is sent through it.
+    pub fn expect(&mut self, server: ServerId) {
+        if self.presence.server(server).is_none() {
+            self.presence.servers.push(Server {
+                id: server,
+                link: Link::Down,
+                timestamp: 0,
+                window_from: 0,
+                answers: 0,
+            });
+        }
+    }
+
+    /// Servers that were expected or connected, in that order.
+    #[must_use]
+    pub fn servers(&self) -> Vec<ServerId> {
+        self.presence.servers.iter().map(|it| it.id).collect()
+    }
+
     /// A connection to a server is about to be opened: call it for each CONNECT, also a repeated one.
     // tck-id-host-topic-phid-death-payload-timestamp-connect: a new timestamp for each CONNECT
     pub fn connect(&mut self, server: ServerId, now: u64, wall_ms: u64) -> Connect {
@@ -170,7 +192,7 @@ impl HostSession {
         entry.link = Link::Online;
         let timestamp = entry.timestamp;
         let birth = self.presence.transmit(server, true, timestamp);
-        self.transmits.push_back(birth);
+        self.transmits.extend(birth);
         // Requests that were waiting for it, and nodes whose messages may have passed while the link was down.
         for at in 0..self.nodes.len() as u32 {
             let interrupted = self
@@ -207,7 +229,7 @@ impl HostSession {
     /// is sent through the server, and its own death is not answered.
     // tck-id-host-topic-phid-death-payload-timestamp-disconnect-clean,
     // tck-id-operational-behavior-host-application-termination
-    pub fn stop(&mut self, server: ServerId, wall_ms: u64) -> Transmit {
+    pub fn stop(&mut self, server: ServerId, wall_ms: u64) -> Option<Transmit> {
         let mut timestamp = wall_ms;
         if let Some(entry) = self.presence.server(server) {
             entry.link = Link::Stopping;

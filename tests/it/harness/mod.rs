@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each story uses what it needs of the harness")]
 
 pub mod gateway;
+pub mod mosquitto;
 pub mod mqtt;
 pub mod nats;
 pub mod tools;

@@ -29,12 +29,10 @@ const TOPIC: &str = "spBv1.0/STATE/sparkgate";
 fn host_topic_phid_birth_payload_timestamp_equals_the_will() {
     let mut bench = Bench::new();
     let connect = bench.session.connect(SERVER, 0, EPOCH);
-    assert_eq!(connect.will.topic, TOPIC);
-    assert_eq!((connect.will.qos, connect.will.retain), (1, true));
-    assert_eq!(
-        HostState::parse(&connect.will.payload),
-        Ok(state(false, EPOCH))
-    );
+    let will = connect.will.expect("a will");
+    assert_eq!(will.topic, TOPIC);
+    assert_eq!((will.qos, will.retain), (1, true));
+    assert_eq!(HostState::parse(&will.payload), Ok(state(false, EPOCH)));
     assert_eq!(connect.filters, ["spBv1.0/#", TOPIC]);
     assert!(bench.transmits().is_empty());
     bench.session.subscribed(SERVER, 70);
@@ -43,7 +41,7 @@ fn host_topic_phid_birth_payload_timestamp_equals_the_will() {
     bench.session.disconnected(SERVER, 80, EPOCH + 80);
     let connect = bench.session.connect(SERVER, 90, EPOCH + 90);
     assert_eq!(
-        HostState::parse(&connect.will.payload),
+        HostState::parse(&connect.will.expect("a will").payload),
         Ok(state(false, EPOCH + 90))
     );
 }
@@ -74,7 +72,7 @@ fn host_topic_phid_death_payload_timestamp_disconnect_clean() {
     bench.session.connect(SERVER, 0, EPOCH);
     bench.session.subscribed(SERVER, 0);
     bench.transmits();
-    let death = bench.session.stop(SERVER, EPOCH + 500);
+    let death = bench.session.stop(SERVER, EPOCH + 500).expect("a death");
     assert_eq!(
         HostState::parse(&death.payload),
         Ok(state(false, EPOCH + 500))
@@ -116,7 +114,7 @@ fn operational_behavior_host_application_multi_server_timestamp_and_loss_of_one_
     for (server, at) in [(SERVER, 0), (other, 7)] {
         let connect = bench.session.connect(server, at, EPOCH + at);
         assert_eq!(
-            HostState::parse(&connect.will.payload),
+            HostState::parse(&connect.will.expect("a will").payload),
             Ok(state(false, EPOCH + at))
         );
         bench.session.subscribed(server, at);
@@ -143,6 +141,33 @@ fn operational_behavior_host_application_multi_server_timestamp_and_loss_of_one_
     bench.session.subscribed(other, 210);
     let topics: Vec<String> = bench.transmits().into_iter().map(|it| it.topic).collect();
     assert_eq!(topics, [TOPIC, "spBv1.0/g/NCMD/m"]);
+}
+
+#[test]
+fn nothing_is_sent_through_a_server_that_is_only_expected() {
+    let mut bench = Bench::new();
+    bench.session.expect(SERVER);
+    bench.ddata(3, 1.0);
+    bench.advance(3_000);
+    assert!(bench.transmits().is_empty());
+    assert_eq!(bench.session.servers(), [SERVER]);
+    bench.session.connect(SERVER, bench.now, EPOCH);
+    bench.session.subscribed(SERVER, bench.now);
+    assert_eq!(bench.transmits().len(), 2);
+}
+
+#[test]
+fn a_host_that_is_not_primary_says_nothing_of_itself() {
+    let config = HostConfig {
+        publish_state: false,
+        ..HostConfig::default()
+    };
+    let mut bench = Bench::with(config);
+    assert_eq!(bench.session.connect(SERVER, 0, EPOCH).will, None);
+    bench.session.subscribed(SERVER, 0);
+    bench.raw(TOPIC, &HostState::body(false, EPOCH));
+    assert!(bench.transmits().is_empty());
+    assert_eq!(bench.session.stop(SERVER, EPOCH + 1), None);
 }
 
 #[test]
