@@ -95,10 +95,6 @@ pub fn encode(timestamp: u64, seq: Option<u8>, samples: &[Sample<'_>], form: For
     payload.write_to_bytes().unwrap_or_default()
 }
 
-#[expect(
-    clippy::cast_sign_loss,
-    reason = "Sparkplug puts Int64 into an unsigned field, two's complement"
-)]
 fn metric(sample: &Sample<'_>, form: Form) -> payload::Metric {
     let mut metric = payload::Metric::new();
     metric.set_timestamp(sample.timestamp);
