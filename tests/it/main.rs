@@ -21,5 +21,6 @@ mod delivery;
 mod foreign;
 mod hostile;
 mod house;
+mod profiles;
 mod servers;
 mod service;

@@ -13,6 +13,8 @@ pub struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
     next: u16,
+    /// RETAIN flag of the last publish that was read.
+    pub retained: bool,
 }
 
 /// What arrived.
@@ -57,6 +59,7 @@ impl Client {
             stream,
             buffer: Vec::new(),
             next: 1,
+            retained: false,
         };
         let mut body = Vec::new();
         text(&mut body, b"MQTT");
@@ -128,6 +131,9 @@ impl Client {
             {
                 let body: Vec<u8> = self.buffer[start..start + length].to_vec();
                 self.buffer.drain(..start + length);
+                if first >> 4 == 3 {
+                    self.retained = first & 1 == 1;
+                }
                 return Some(Self::packet(first, &body));
             }
             let mut chunk = [0; 16 * 1024];
