@@ -1,5 +1,9 @@
 //! The task of one lane: moves what [`Drain`] decides between the journal and a connection.
 
+mod link;
+mod message;
+mod tell;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,17 +17,15 @@ use tokio::time::Instant;
 use super::config::Order;
 use super::connect::ConnectError;
 use super::drain::resume::Stored;
-use super::drain::{Action, Content, Drain, Event, Limits, Publish};
-use super::hooks::{Hooks, Notice};
+use super::drain::{Action, Drain, Limits};
+use super::hooks::Hooks;
 use super::meter::Meter;
 use super::prepare::{Batch, Loaded, Preparer, Wanted};
-use super::publisher::{AskError, Incoming, Outgoing, Publisher, Seen, Uplink};
-use super::quarantine::{Kept, Quarantine};
+use super::publisher::{AskError, Incoming, Publisher, Seen, Uplink};
+use super::quarantine::Quarantine;
 use super::source::{Memory, ReadError, Source};
 use super::status::LaneStatus;
-use crate::buffer::record::{Class, Key, LANES, Lane, Record, RecordId};
-use crate::pipeline::encode::{Headers, Place, gap_body, message_id};
-use crate::pipeline::subject;
+use crate::buffer::record::{LANES, Lane, Record, RecordId};
 
 /// How often status and the slow side of checkpoints are looked after.
 const TICK: Duration = Duration::from_millis(250);
@@ -272,112 +274,6 @@ impl<U: Uplink> LaneTask<U> {
             .handle_limit(if acked >= data { head } else { acked });
     }
 
-    fn connect(&mut self) {
-        let (uplink, lane, attempt) = (self.uplink.clone(), self.lane, self.attempt);
-        self.attempt = self.attempt.wrapping_add(1);
-        self.connecting = Some(async move { uplink.connect(lane, attempt).await }.boxed());
-    }
-
-    fn take_link(&mut self, result: Result<U::Link, ConnectError>) {
-        let now = self.now();
-        match result {
-            Ok(link) => {
-                self.meter.connects += 1;
-                self.max_message = link.max_payload();
-                let _ = self.client().send_replace(link.client());
-                self.link = Some(link);
-                self.drain.handle_connected(now);
-            }
-            Err(error) => {
-                let detail = error.to_string();
-                tracing::debug!(lane = ?self.lane, %error, "no connection");
-                self.drain
-                    .handle_connect_failed(now, error.state(), &detail);
-            }
-        }
-    }
-
-    fn client(&self) -> &watch::Sender<Option<async_nats::Client>> {
-        let [data, alarms] = &self.shared.clients;
-        match self.lane {
-            Lane::Data => data,
-            Lane::Alarms => alarms,
-        }
-    }
-
-    fn drop_link(&mut self) {
-        let _ = self.client().send_replace(None);
-        self.link = None;
-        self.asked.clear();
-    }
-
-    fn lost(&mut self, detail: &str) {
-        self.drop_link();
-        let now = self.now();
-        self.drain.handle_disconnected(now, detail);
-    }
-
-    fn take_in(&mut self, first: Incoming) {
-        let now = self.now();
-        let mut incoming = Some(first);
-        let mut taken = 0;
-        while let Some(it) = incoming {
-            match it {
-                Incoming::Stored {
-                    token,
-                    stream_seq,
-                    duplicate,
-                } => self.drain.handle_stored(now, token, stream_seq, duplicate),
-                Incoming::Refused { token, refusal } => {
-                    tracing::debug!(lane = ?self.lane, ?refusal, "refused");
-                    self.drain.handle_refused(now, token, &refusal);
-                }
-                Incoming::Denied { subject, detail } => {
-                    let record = self
-                        .unacked
-                        .iter()
-                        .chain(&self.doubted)
-                        .find(|record| self.subject(record.class, &record.key) == subject);
-                    if let Some(record) = record.map(|record| record.id) {
-                        self.drain.handle_denied(now, record, &detail);
-                    }
-                }
-                Incoming::Closed => {
-                    self.lost("the connection broke");
-                    return;
-                }
-            }
-            taken += 1;
-            incoming = match self.link.as_mut() {
-                Some(link) if taken < ACK_BURST => link.try_next(),
-                Some(_) | None => None,
-            };
-        }
-    }
-
-    fn take_answer(&mut self, answer: Asked) {
-        let now = self.now();
-        match answer {
-            Asked::Seen(Ok(seen)) => {
-                if let Some(link) = &self.link {
-                    let server = link.max_payload();
-                    self.max_message = seen.max_message.map_or(server, |most| most.min(server));
-                }
-                self.replicas = seen.replicas;
-                self.drain
-                    .handle_appended(self.shared.source.head(self.lane));
-                self.drain.handle_inspected(now, seen.inspection);
-            }
-            Asked::LookedUp(Ok(stored)) => self.drain.handle_looked_up(now, stored),
-            Asked::Seen(Err(AskError::Refused(refusal)))
-            | Asked::LookedUp(Err(AskError::Refused(refusal))) => {
-                self.drain.handle_inspect_failed(now, &refusal);
-            }
-            Asked::Seen(Err(AskError::Lost(detail)))
-            | Asked::LookedUp(Err(AskError::Lost(detail))) => self.lost(&detail),
-        }
-    }
-
     fn start_reading(&mut self) {
         if self.reading.is_some() || self.retry_read.is_some() {
             return;
@@ -434,244 +330,7 @@ impl<U: Uplink> LaneTask<U> {
             }
         }
     }
-
-    fn subject(&self, class: Class, key: &Key) -> String {
-        subject::subject(&self.shared.gateway, class, key)
-    }
-
-    async fn publish(&mut self, publish: Publish) {
-        let message = self.message(&publish);
-        let Some(link) = self.link.as_mut() else {
-            return;
-        };
-        if link.publish(message).await.is_err() {
-            self.lost("the connection broke");
-        }
-    }
-
-    fn message(&mut self, publish: &Publish) -> Outgoing {
-        let mark = publish.mark;
-        let wanted = match publish.content {
-            // The record behind the hole is still to come.
-            Content::Hole { .. } => mark.record,
-            Content::Part | Content::Unsendable => mark.record.saturating_sub(1),
-        };
-        while self.loaded.front().is_some_and(|it| it.record.id <= wanted) {
-            self.loaded.pop_front();
-        }
-        let last = mark.part >= mark.parts;
-        let gateway = &self.shared.gateway;
-        let (subject, mut headers, payload) = match publish.content {
-            Content::Part => {
-                let prepared = self.loaded.front_mut().and_then(|it| {
-                    let prepared = it.prepared.as_mut()?.as_mut().ok()?;
-                    let part = usize::try_from(mark.part).ok()?.checked_sub(1)?;
-                    let body = prepared.bodies.get(part)?.clone();
-                    Some(if last {
-                        (
-                            std::mem::take(&mut prepared.subject),
-                            std::mem::take(&mut prepared.headers),
-                            body,
-                        )
-                    } else {
-                        (prepared.subject.clone(), prepared.headers.clone(), body)
-                    })
-                });
-                // The drain asks only for what was prepared; nothing else could fill the place.
-                prepared.unwrap_or_default()
-            }
-            Content::Unsendable => {
-                let cause = self.cause(mark.record);
-                let (key, ms) = self.loaded.front().map_or((NO_KEY, 0), |it| {
-                    (it.record.key.clone(), it.record.received_ms)
-                });
-                (
-                    subject::subject(gateway, Class::Gap, &key),
-                    Headers::of_gap(gateway, &key, ms),
-                    gap_body(mark.record, mark.record, 1, Some((ms, ms)), &cause),
-                )
-            }
-            Content::Hole { from } => {
-                let ms = self.loaded.front().map_or(0, |it| it.record.received_ms);
-                // Ids are shared by both lanes: this is the most that can be missing.
-                let count = mark.record.saturating_sub(from) + 1;
-                (
-                    subject::subject(gateway, Class::Gap, &NO_KEY),
-                    Headers::of_gap(gateway, &NO_KEY, ms),
-                    gap_body(
-                        from,
-                        mark.record,
-                        count,
-                        None,
-                        "no longer kept when the stream needed it again",
-                    ),
-                )
-            }
-        };
-        let prefix = format!("{gateway}-{}-", self.shared.epoch);
-        let place = Place {
-            record: mark.record,
-            prev: mark.prev,
-            part: mark.part,
-            parts: mark.parts,
-        };
-        headers.place(&prefix, place, publish.msg_id);
-        let first = publish.batch.is_none_or(|place| place.sequence == 1);
-        if first {
-            headers.push(
-                "Nats-Expected-Last-Sequence",
-                publish.expected_last.to_string(),
-            );
-        }
-        if let Some(before) = publish.follows.filter(|_| self.replicas == 1) {
-            let id = message_id(&prefix, before.record, before.part, before.parts);
-            headers.push("Nats-Expected-Last-Msg-Id", id);
-        }
-        let mut token = Some(publish.token);
-        if let Some(batch) = publish.batch {
-            headers.push("Nats-Batch-Id", format!("{}-{:x}", self.run, batch.id));
-            headers.push("Nats-Batch-Sequence", batch.sequence.to_string());
-            if batch.commit {
-                headers.push("Nats-Batch-Commit", "1".to_owned());
-            } else {
-                token = None;
-            }
-        }
-        if last
-            && !matches!(publish.content, Content::Hole { .. })
-            && let Some(loaded) = self.loaded.pop_front()
-        {
-            self.unacked.push_back(loaded.record);
-        }
-        Outgoing {
-            token,
-            subject,
-            headers: headers.into_pairs(),
-            payload,
-        }
-    }
-
-    /// Why a record can't be sent.
-    fn cause(&self, record: RecordId) -> String {
-        if let Some((given_up, cause)) = &self.given_up
-            && *given_up == record
-        {
-            return cause.clone();
-        }
-        let loaded = self.loaded.iter().find(|it| it.record.id == record);
-        match loaded.and_then(|it| it.prepared.as_ref()) {
-            Some(Err(error)) => error.to_string(),
-            Some(Ok(_)) | None => "refused by the server".to_owned(),
-        }
-    }
-
-    /// Gives what the stream has taken to the buckets.
-    async fn hand_on(&mut self, up_to: RecordId) {
-        while self
-            .unacked
-            .front()
-            .is_some_and(|record| record.id <= up_to)
-        {
-            let Some(record) = self.unacked.pop_front() else {
-                break;
-            };
-            if let Some(acked) = self
-                .shared
-                .acked
-                .as_ref()
-                .filter(|_| self.lane == Lane::Data)
-            {
-                // The buckets' task takes at once and writes later; it ends only with the bridge.
-                let _ = acked.send(record).await;
-            }
-        }
-    }
-
-    async fn event(&mut self, mut event: Event) {
-        if let Event::Unsendable { record, cause } = &mut event {
-            if cause.is_empty() {
-                *cause = self.cause(*record);
-            }
-            self.given_up = Some((*record, cause.clone()));
-            self.quarantine(*record, cause).await;
-        }
-        let notice = Notice {
-            lane: self.lane,
-            event,
-        };
-        if notice.is_urgent() {
-            tracing::error!(lane = ?self.lane, id = notice.id(), reason = notice.message(), "bridge");
-        } else {
-            tracing::warn!(lane = ?self.lane, id = notice.id(), reason = notice.message(), "bridge");
-        }
-        (self.shared.hooks.notice)(notice);
-    }
-
-    async fn quarantine(&mut self, record: RecordId, cause: &str) {
-        let (shared, lane, cause) = (self.shared.clone(), self.lane, cause.to_owned());
-        let kept = tokio::task::spawn_blocking(move || {
-            let records = shared
-                .source
-                .read(lane, record.saturating_sub(1), 1, 1)
-                .map_err(|error| std::io::Error::other(error.to_string()))?;
-            let Some(record) = records.first() else {
-                return Ok(Kept::Already);
-            };
-            shared
-                .quarantine
-                .keep(&shared.gateway, &shared.epoch, record, &cause)
-        })
-        .await;
-        match kept {
-            Ok(Ok(Kept::At(path))) => tracing::info!(path = %path.display(), "bytes kept"),
-            Ok(Ok(Kept::Already)) => {}
-            Ok(Ok(Kept::NoRoom)) => {
-                tracing::error!(record, "quarantine is full, bytes are not kept")
-            }
-            Ok(Err(error)) => tracing::error!(%error, record, "bytes can't be kept in quarantine"),
-            Err(error) => tracing::error!(%error, record, "bytes can't be kept in quarantine"),
-        }
-    }
-
-    async fn tick(&mut self) {
-        if self.kept_at.elapsed() >= KEEP_EVERY {
-            self.keep_checkpoint().await;
-        }
-        self.tell_status();
-    }
-
-    async fn keep_checkpoint(&mut self) {
-        let Some(checkpoint) = self.unkept.take() else {
-            return;
-        };
-        self.kept_at = Instant::now();
-        let (shared, lane) = (self.shared.clone(), self.lane);
-        let kept = tokio::task::spawn_blocking(move || {
-            shared.memory.save(lane, &shared.epoch, checkpoint)
-        })
-        .await;
-        if let Ok(Err(error)) = kept {
-            tracing::warn!(lane = ?self.lane, error, "checkpoint of the bridge not kept");
-        }
-    }
-
-    fn tell_status(&mut self) {
-        let backlog = self.shared.source.backlog(self.lane);
-        let status = self.meter.status(&self.drain, backlog);
-        let [data, alarms] = &self.shared.status;
-        let told = match self.lane {
-            Lane::Data => data,
-            Lane::Alarms => alarms,
-        };
-        told.send_replace(status);
-    }
 }
-
-const NO_KEY: Key = Key {
-    group: None,
-    node: None,
-    device: None,
-};
 
 async fn next<L: Publisher>(link: Option<&mut L>) -> Incoming {
     match link {

@@ -16,10 +16,11 @@ use sparkplug::host::{HostEvent, HostSession, Message, ServerId};
 
 use super::ack::Acks;
 use super::latency::Histogram;
+use super::trace::{self, Traces};
 use super::{Appended, Ports};
 use crate::actuation::Actuation;
 use crate::broker::{Event as ClientEvent, Inbound, PubackToken, Qos};
-use crate::buffer::record::{Cause, Class, Key, NewRecord, Origin, RecordId};
+use crate::buffer::record::{Cause, Class, Key, NewRecord, Origin, Record, RecordId};
 use crate::clock::Now;
 
 /// Messages whose acknowledgement is withheld while the disk is full, at most.
@@ -77,6 +78,7 @@ pub struct Core {
     /// `sent` bodies of writes without an outcome, by step id: what a crash would leave open.
     pub(super) open_commands: BTreeMap<String, Json>,
     pub(super) commands_changed: bool,
+    pub(super) traces: Traces,
 }
 
 /// What the configuration says to the core.
@@ -132,6 +134,7 @@ impl Core {
         actuation: Actuation,
         last_record: RecordId,
     ) -> Self {
+        let traces = Traces::new(&format!("{}-{}-", settings.gateway, settings.epoch));
         Self {
             host,
             rules,
@@ -158,6 +161,7 @@ impl Core {
             durable: last_record,
             open_commands: BTreeMap::new(),
             commands_changed: false,
+            traces,
         }
     }
 
@@ -265,7 +269,7 @@ impl Core {
                 lossless: inbound.qos.is_some_and(|q| q > Qos::AtMostOnce),
                 ack: inbound.ack,
                 read_at: inbound.received_at,
-                traceparent: inbound.traceparent,
+                traceparent: inbound.traceparent.filter(|text| trace::is_valid(text)),
             },
         );
         self.host.handle_message(
@@ -456,7 +460,7 @@ impl Core {
             bdseq: None,
             schema: None,
             cause: None,
-            traceparent: inbound.traceparent,
+            traceparent: inbound.traceparent.filter(|text| trace::is_valid(text)),
             body: inbound.payload,
             extra: vec![("topic".into(), inbound.topic.as_ref().into())],
         };
@@ -480,6 +484,7 @@ impl Core {
         match ports.append(record) {
             Appended::Stored(stored) => {
                 self.last_record = stored.id;
+                self.note_trace(&stored);
                 if let Some(ack) = ack {
                     self.acks.wait(stored.id, ack);
                 }
@@ -515,6 +520,7 @@ impl Core {
             match ports.append(record) {
                 Appended::Stored(stored) => {
                     self.last_record = stored.id;
+                    self.note_trace(&stored);
                     if let Some(ack) = ack {
                         self.acks.wait(stored.id, ack);
                     }
@@ -550,13 +556,14 @@ impl Core {
             bdseq: None,
             schema: None,
             cause,
-            traceparent: None,
+            traceparent: cause.and_then(|cause| self.traces.follow(cause)),
             body: Bytes::from(body.to_string()),
             extra: Vec::new(),
         };
         match ports.append(record) {
             Appended::Stored(stored) => {
                 self.last_record = stored.id;
+                self.note_trace(&stored);
                 stored.id
             }
             Appended::Full(record) => {
@@ -564,6 +571,13 @@ impl Core {
                 0
             }
             Appended::Stopped => 0,
+        }
+    }
+
+    /// What follows from this record goes on in its trace.
+    pub(super) fn note_trace(&mut self, record: &Record) {
+        if let Some(text) = &record.traceparent {
+            self.traces.note(record.id, text);
         }
     }
 

@@ -24,6 +24,7 @@ pub mod recover;
 pub mod remote;
 pub mod subject;
 pub mod task;
+pub mod trace;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -146,6 +146,7 @@ impl Core {
             self.rules.set_wall(now.engine_ms, now.wall_ms);
         }
         self.rules.advance_to(now.engine_ms);
+        self.note_trace(record);
         self.complete(now, known, journal, restored);
         let (Some(group), Some(node)) = (&record.key.group, &record.key.node) else {
             return;
@@ -341,11 +342,12 @@ impl Core {
                 bdseq: None,
                 schema: None,
                 cause: Some(cause),
-                traceparent: None,
+                traceparent: self.traces.follow(cause),
                 body: bodies::alarm(&event, now.wall_ms).to_string().into(),
                 extra: Vec::new(),
             });
             if let Ok(record) = appended {
+                self.note_trace(&record);
                 self.last_record = record.id;
                 restored.completed += 1;
             }

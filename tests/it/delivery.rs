@@ -121,6 +121,25 @@ fn a_rule_writes_is_confirmed_and_tells_the_cloud() {
         "{alarm}"
     );
     assert_eq!(alarm["message"], "d is hot: 90");
+    // One trace joins the device's record, the alarm and the command.
+    let trace = |message: &crate::harness::nats::Stored| {
+        let text = message.header("traceparent");
+        assert_eq!(text.len(), 55, "{text}");
+        text[3..35].to_owned()
+    };
+    let cause = alarm["cause"].as_u64().unwrap();
+    let first = nats
+        .messages("SPARKGATE_test")
+        .iter()
+        .find(|m| m.record() == cause)
+        .map(trace)
+        .unwrap();
+    let all = nats.messages("SPARKGATE_test_ALARMS");
+    let following: Vec<_> = all.iter().filter(|m| m.json()["cause"] == cause).collect();
+    assert!(following.len() >= 3, "alarm, sent, confirmed");
+    for message in following {
+        assert_eq!(trace(message), first, "{}", message.subject);
+    }
     let statuses: Vec<&Value> = stored
         .iter()
         .filter(|(s, _)| s == "sparkgate.test.command.g.n.d")

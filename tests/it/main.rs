@@ -18,6 +18,7 @@ mod backup;
 mod config;
 mod crash;
 mod delivery;
+mod faults;
 mod foreign;
 mod hostile;
 mod house;

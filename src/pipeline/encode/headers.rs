@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::Encoding;
 use crate::buffer::record::{Class, Record, RecordId};
-use crate::pipeline::subject;
+use crate::pipeline::{subject, trace};
 
 /// `Content-Type` of an embedding, without its dimension.
 const EMBEDDING: &str = "application/vnd.sparkgate.f32le";
@@ -133,6 +133,10 @@ impl Headers {
         let id = message_id(id_prefix, place.record, place.part, place.parts);
         if msg_id {
             self.push("Nats-Msg-Id", id.clone());
+        }
+        if self.get("traceparent").is_none() {
+            // Nobody gave this record a trace: it is the beginning of its own.
+            self.push("traceparent", trace::of_record(id_prefix, place.record));
         }
         self.push("ce-id", id);
         self.push("Sparkgate-Record", place.record.to_string());

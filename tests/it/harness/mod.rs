@@ -2,10 +2,12 @@
 
 #![allow(dead_code, reason = "each story uses what it needs of the harness")]
 
+pub mod fleet;
 pub mod gateway;
 pub mod mosquitto;
 pub mod mqtt;
 pub mod nats;
+pub mod proxy;
 pub mod tools;
 
 use std::time::{Duration, Instant};

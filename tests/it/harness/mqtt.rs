@@ -230,14 +230,20 @@ impl Node {
         bdseq.clear_alias();
         bdseq.set_long_value(0);
         node.send("NBIRTH", false, vec![bdseq], 0);
+        node.birth_of(device);
+        node
+    }
+
+    /// DBIRTH of a device, which the next messages are of.
+    pub fn birth_of(&mut self, device: &str) {
+        device.clone_into(&mut self.device);
         let (mut n, mut temp) = (
             metric("n", 1, DataType::Int64),
             metric("temp", 2, DataType::Double),
         );
         n.set_long_value(0);
         temp.set_double_value(20.0);
-        node.send("DBIRTH", true, vec![n, temp], 0);
-        node
+        self.send("DBIRTH", true, vec![n, temp], 0);
     }
 
     /// The bytes of one DDATA that sets `n`, by alias alone.

@@ -251,16 +251,35 @@ impl Nats {
 
     /// [`Self::read_all`] for tests without a runtime of their own.
     pub fn messages(&self, stream: &str) -> Vec<Stored> {
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .expect("a runtime")
-                    .block_on(self.read_all(stream))
-            });
-            reader.join().expect("the stream's messages")
-        })
+        block_on(self.read_all(stream))
+    }
+
+    /// Changes a stream's configuration.
+    pub fn change(&self, stream: &str, change: impl FnOnce(&mut jetstream::stream::Config) + Send) {
+        block_on(async {
+            let context = self.jetstream().await;
+            let there = context.get_stream(stream).await.expect("the stream");
+            let mut config = there.cached_info().config.clone();
+            change(&mut config);
+            context.update_stream(config).await.expect("a change");
+        });
+    }
+
+    /// Deletes a stream.
+    pub fn delete(&self, stream: &str) {
+        block_on(async {
+            let context = self.jetstream().await;
+            context.delete_stream(stream).await.expect("a deletion");
+        });
+    }
+
+    /// Purges a stream.
+    pub fn purge(&self, stream: &str) {
+        block_on(async {
+            let context = self.jetstream().await;
+            let there = context.get_stream(stream).await.expect("the stream");
+            there.purge().await.expect("a purge");
+        });
     }
 
     /// Every message of a stream, in order. Empty when there is no such stream.
@@ -307,6 +326,20 @@ impl Nats {
         }
         all
     }
+}
+
+/// Runs it to its end, for tests without a runtime of their own.
+pub fn block_on<T: Send>(it: impl Future<Output = T> + Send) -> T {
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime")
+                .block_on(it)
+        });
+        done.join().expect("an answer")
+    })
 }
 
 impl Drop for Nats {

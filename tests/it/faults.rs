@@ -1,0 +1,154 @@
+//! What goes wrong between a gateway and its server, to a real process over a bad link: each record that was
+//! acknowledged to a device is in the stream once, in the device's order, and a consumer can prove it.
+//!
+//! The long form: `SPARKGATE_RECORDS=200000 SPARKGATE_KILLS=5`, and `SPARKGATE_NATS_SERVER` for another server.
+
+use std::time::Duration;
+
+use crate::harness::fleet::{Fleet, Plan, check_chain, setting};
+use crate::harness::gateway::Gateway;
+use crate::harness::nats::Nats;
+use crate::harness::proxy::{Cut, Fault, Proxy};
+use crate::harness::until;
+
+const DATA: &str = "SPARKGATE_test";
+
+/// 1,000 devices at 20 nodes.
+fn plan(records: u64) -> Plan {
+    Plan::of(records, 20, 50)
+}
+
+/// How long a fault lasts: a stimulus, nothing is waited for.
+fn hold(time: Duration) {
+    std::thread::park_timeout(time);
+}
+
+fn drained(gateway: &Gateway) {
+    until("everything has left", 300, || {
+        // The identity of counters holds at any moment, not only at rest.
+        (gateway.check_identity()["pending"] == 0).then_some(())
+    });
+}
+
+#[test]
+fn kills_and_a_broken_link_lose_and_double_nothing() {
+    let (records, kills) = (
+        setting("SPARKGATE_RECORDS", 20_000),
+        setting("SPARKGATE_KILLS", 2),
+    );
+    let mut nats = Nats::start();
+    let proxy = Proxy::to(nats.port());
+    let mut gateway = Gateway::builder().bridge(&proxy.url()).start();
+    let fleet = Fleet::start(gateway.mqtt, plan(records));
+    let steps = kills * 2;
+    for step in 0..steps {
+        fleet.reach(records * (step + 1) / (steps + 2));
+        // A fault of the link, and in the midst of it a kill.
+        match step % 5 {
+            0 => proxy.cut(Cut::Reset),
+            1 => proxy.cut(Cut::HalfClose),
+            2 => proxy.set(Fault::Slow(20_000)),
+            3 => proxy.set(Fault::Blackhole),
+            _ => proxy.set(Fault::Mute),
+        }
+        if step % 2 == 0 {
+            gateway.restart();
+        } else {
+            nats.kill();
+            hold(Duration::from_millis(300));
+            nats.restart();
+        }
+        hold(Duration::from_millis(500));
+        proxy.set(Fault::None);
+    }
+    // Silence for longer than the bridge waits for an acknowledgement.
+    proxy.set(Fault::Blackhole);
+    until("the bridge gives the silent connection up", 60, || {
+        let state = gateway.status()["uplink"]["state"].clone();
+        (state != "ok").then_some(())
+    });
+    proxy.set(Fault::None);
+    let account = fleet.finish();
+    drained(&gateway);
+    let messages = nats.messages(DATA);
+    assert_eq!(messages[0].prev(), 0, "the stream begins with the journal");
+    account.check(&messages);
+    assert!(gateway.stop().success());
+}
+
+#[test]
+fn what_becomes_of_the_stream_costs_no_record() {
+    let records = setting("SPARKGATE_RECORDS", 20_000) / 5;
+    let mut nats = Nats::start();
+    let mut gateway = Gateway::builder().bridge(&nats.url()).start();
+    let mut plan = plan(records.max(2_000));
+    let half = plan.records() / 2;
+
+    // The dedupe window is shorter than the outage.
+    let fleet = Fleet::start(gateway.mqtt, plan);
+    fleet.reach(half / 2);
+    nats.change(DATA, |stream| {
+        stream.duplicate_window = Duration::from_secs(1);
+    });
+    fleet.reach(half);
+    nats.kill();
+    hold(Duration::from_millis(1_200));
+    nats.restart();
+    gateway.restart();
+    let first = fleet.finish();
+    drained(&gateway);
+    first.check(&nats.messages(DATA));
+
+    // An older copy of the store comes back.
+    nats.kill();
+    let copy = nats.snapshot();
+    nats.restart();
+    plan = plan.next();
+    let fleet = Fleet::start(gateway.mqtt, plan);
+    fleet.reach(half);
+    nats.kill();
+    nats.restore(&copy);
+    nats.restart();
+    let second = fleet.finish();
+    drained(&gateway);
+    let messages = nats.messages(DATA);
+    first.check(&messages);
+    second.check(&messages);
+
+    // Deleted, in the midst of records; made again and filled with what the journal still keeps.
+    plan = plan.next();
+    let fleet = Fleet::start(gateway.mqtt, plan);
+    fleet.reach(half);
+    nats.delete(DATA);
+    let third = fleet.finish();
+    drained(&gateway);
+    let messages = nats.messages(DATA);
+    assert_eq!(messages[0].prev(), 0, "from the journal's first record on");
+    for account in [&first, &second, &third] {
+        account.check(&messages);
+    }
+
+    // Purged: what was there is gone by somebody's will; what comes goes on behind it.
+    plan = plan.next();
+    let fleet = Fleet::start(gateway.mqtt, plan);
+    fleet.reach(half);
+    nats.purge(DATA);
+    gateway.restart();
+    fleet.finish();
+    drained(&gateway);
+    let messages = nats.messages(DATA);
+    check_chain(&messages);
+    let status = gateway.check_identity();
+    assert_eq!(
+        messages.last().map(|m| m.record()),
+        status["uplink"]["lanes"]["data"]["acked"].as_u64(),
+        "{status:#}"
+    );
+    let losses = nats
+        .messages("SPARKGATE_test_ALARMS")
+        .iter()
+        .filter(|m| m.json()["values"]["word"] == "bridge-stream-lost")
+        .count();
+    assert_eq!(losses, 2, "the rollback and the deletion are told, no more");
+    assert!(gateway.stop().success());
+}
