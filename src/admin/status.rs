@@ -135,6 +135,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
                     "rate": lane.rate, "published": lane.published, "filtered": lane.filtered,
                     "unsendable": lane.unsendable, "duplicates": lane.duplicates, "resyncs": lane.resyncs,
                     "connects": lane.connects, "drain_eta_s": lane.drain_eta_s.map(f64::ceil),
+                    "acked": lane.acked,
                 })
             };
             let eta = match (status.data.drain_eta_s, status.alarms.drain_eta_s) {

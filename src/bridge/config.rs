@@ -59,6 +59,9 @@ pub struct Config {
     pub state: State,
     /// Requests from the cloud.
     pub writes: Writes,
+    /// The stream in which many gateways are read; `doctor` compares it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hub: Option<Hub>,
 }
 
 impl Default for Config {
@@ -83,6 +86,30 @@ impl Default for Config {
             filter: Vec::new(),
             state: State::default(),
             writes: Writes::default(),
+            hub: None,
+        }
+    }
+}
+
+/// `[bridge.hub]`: the stream that collects this gateway's streams by `sources`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hub {
+    /// Its name.
+    pub stream: String,
+    /// Servers of the hub, with the credentials of `[bridge]`; empty: `[bridge] urls`.
+    pub urls: Vec<String>,
+    /// JetStream domain of this gateway's own server as the hub sees it (a leaf node's `domain`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self {
+            stream: "SPARKGATE".to_owned(),
+            urls: Vec::new(),
+            domain: None,
         }
     }
 }
@@ -278,7 +305,8 @@ impl Config {
         if self.urls.is_empty() {
             errors.push(ConfigError::NoUrls);
         }
-        for url in &self.urls {
+        let hub = self.hub.iter().flat_map(|hub| &hub.urls);
+        for url in self.urls.iter().chain(hub) {
             if let Err(error) = url.parse::<async_nats::ServerAddr>() {
                 errors.push(ConfigError::Url {
                     url: url.clone(),

@@ -1,19 +1,21 @@
 //! Compares what is declared with what the server has, and names the command that mends each difference.
-//! Nothing is changed and nothing is stored: permissions are tried with messages that the server must refuse.
+//! Unless asked to mend, nothing is changed; and nothing is ever stored: permissions are tried with messages
+//! that the server must refuse.
 
-use std::fmt;
+mod report;
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::HeaderMap;
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::config::{Config, Durability};
+pub use self::report::{Finding, Level, Report};
+use super::config::{Config, Durability, Hub};
 use super::connect::{ConnectError, Report as Word, connect};
-use super::kv;
-use super::publisher::{Ask, AskError};
+use super::publisher::{self, Ask, AskError};
 use super::stream::Declared;
+use super::{hub, kv};
 use crate::buffer::record::{LANES, Lane};
 use crate::pipeline::subject::ROOT;
 
@@ -25,105 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const OLDEST: (u32, u32) = (2, 9);
 /// First server with atomic batches.
 const BATCHES: (u32, u32) = (2, 12);
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// As it should be.
-    Ok,
-    /// Worth knowing.
-    Note,
-    /// Works, and could be better.
-    Warning,
-    /// Missing or unsafe.
-    Error,
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Finding {
-    /// How bad it is.
-    pub level: Level,
-    /// What was looked at.
-    pub what: String,
-    /// What is the case.
-    pub is: String,
-    /// What should be, where that differs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub should: Option<String>,
-    /// The command that mends it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mend: Option<String>,
-}
-
-/// Everything that was found.
-#[derive(Debug, Clone, PartialEq, Serialize, Default)]
-pub struct Report {
-    /// In the order in which it was looked at.
-    pub findings: Vec<Finding>,
-}
-
-impl Report {
-    /// Nothing is missing or unsafe.
-    #[must_use]
-    pub fn is_safe(&self) -> bool {
-        self.findings
-            .iter()
-            .all(|finding| finding.level < Level::Error)
-    }
-
-    fn say(
-        &mut self,
-        level: Level,
-        what: impl Into<String>,
-        is: impl Into<String>,
-    ) -> &mut Finding {
-        self.findings.push(Finding {
-            level,
-            what: what.into(),
-            is: is.into(),
-            should: None,
-            mend: None,
-        });
-        let last = self.findings.len() - 1;
-        // Just pushed.
-        #[allow(clippy::indexing_slicing)]
-        &mut self.findings[last]
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for finding in &self.findings {
-            let sign = match finding.level {
-                Level::Ok => "ok     ",
-                Level::Note => "note   ",
-                Level::Warning => "warning",
-                Level::Error => "ERROR  ",
-            };
-            write!(f, "{sign} {}: {}", finding.what, finding.is)?;
-            if let Some(should) = &finding.should {
-                write!(f, " (declared: {should})")?;
-            }
-            writeln!(f)?;
-            if let Some(mend) = &finding.mend {
-                writeln!(f, "        mend: {mend}")?;
-            }
-        }
-        let bad = self
-            .findings
-            .iter()
-            .filter(|it| it.level == Level::Error)
-            .count();
-        let warnings = self
-            .findings
-            .iter()
-            .filter(|it| it.level == Level::Warning)
-            .count();
-        write!(f, "{bad} missing or unsafe, {warnings} warnings")
-    }
-}
 
 /// Why nothing could be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -141,20 +44,78 @@ pub enum DoctorError {
     NoUrls,
 }
 
-/// Looks at the first server that can be reached.
+/// Looks at the first server that can be reached, and at the hub's where there is one. With `fix`, streams,
+/// buckets and the hub are first made as declared.
 ///
 /// # Errors
-/// None can be.
-pub async fn examine(config: &Config, gateway: &str) -> Result<Report, DoctorError> {
+/// None can be reached.
+pub async fn examine(config: &Config, gateway: &str, fix: bool) -> Result<Report, DoctorError> {
+    let (url, client, words) = reach(config, &config.urls).await?;
+    let mut report = Report::default();
+    report.say(Level::Ok, "connection", url);
+    if fix {
+        mend(&mut report, config, gateway, &client).await;
+    }
+    look(&mut report, config, gateway, &client, words).await;
+    let Some(hub) = &config.hub else {
+        return Ok(report);
+    };
+    if hub.urls.is_empty() {
+        look_at_hub(&mut report, config, hub, gateway, &client, fix).await;
+        return Ok(report);
+    }
+    match reach(config, &hub.urls).await {
+        Ok((url, client, _words)) => {
+            report.say(Level::Ok, "connection to the hub", url);
+            look_at_hub(&mut report, config, hub, gateway, &client, fix).await;
+        }
+        Err(error) => {
+            report.say(Level::Error, "connection to the hub", error.to_string());
+        }
+    }
+    Ok(report)
+}
+
+async fn look_at_hub(
+    report: &mut Report,
+    config: &Config,
+    hub: &Hub,
+    gateway: &str,
+    client: &async_nats::Client,
+    fix: bool,
+) {
+    let ask = Ask(client.clone());
+    if fix && let Err(error) = hub::mend(&ask, config, hub, gateway).await {
+        report.say(Level::Error, "mending the hub", words_of(&error));
+    }
+    hub::look(report, &ask, config, hub, gateway).await;
+}
+
+/// Makes streams and buckets as `manage = true` does.
+async fn mend(report: &mut Report, config: &Config, gateway: &str, client: &async_nats::Client) {
+    let ask = Ask(client.clone());
+    for lane in LANES {
+        let declared = Declared::of(config, gateway, lane);
+        if let Err(error) = publisher::manage(&ask, &declared, true).await {
+            let what = format!("mending stream {}", declared.name);
+            report.say(Level::Error, what, words_of(&error));
+        }
+    }
+    if config.state.enabled
+        && let Err(error) = kv::prepare(client, config.replicas, true).await
+    {
+        report.say(Level::Error, "mending buckets", words_of(&error));
+    }
+}
+
+async fn reach(
+    config: &Config,
+    urls: &[String],
+) -> Result<(String, async_nats::Client, mpsc::Receiver<Word>), DoctorError> {
     let mut failed = None;
-    for url in &config.urls {
+    for url in urls {
         match connect(config, url, "sparkgate doctor").await {
-            Ok((client, words)) => {
-                let mut report = Report::default();
-                report.say(Level::Ok, "connection", url.clone());
-                look(&mut report, config, gateway, &client, words).await;
-                return Ok(report);
-            }
+            Ok((client, words)) => return Ok((url.clone(), client, words)),
             Err(source) => {
                 failed = Some(DoctorError::Connect {
                     state: source.state().as_str(),
@@ -200,8 +161,14 @@ async fn look(
         }
     }
     if config.durability == Durability::Normal {
+        // Replicas stand in for a disk; a lone server has nothing else.
+        let level = if config.replicas == 1 {
+            Level::Warning
+        } else {
+            Level::Note
+        };
         let finding = report.say(
-            Level::Note,
+            level,
             "durability",
             "an acknowledgement may be up to the server's sync_interval (2 minutes unless set) ahead of its disk; acknowledged records are kept here for longer",
         );
@@ -453,7 +420,7 @@ async fn bucket(report: &mut Report, config: &Config, ask: &Ask, bucket: &str) {
     }
 }
 
-fn words_of(error: &AskError) -> String {
+pub(super) fn words_of(error: &AskError) -> String {
     match error {
         AskError::Refused(refusal) => refusal.description.clone(),
         AskError::Lost(detail) => detail.clone(),

@@ -2,7 +2,7 @@
 //!
 //! Fed by what the data stream has acknowledged, so a bucket is never ahead of the stream. The latest value
 //! wins; a device is written at most once in its interval, however often it changes, and after an outage once
-//! with what it is then. What can't be written now stays marked and is written later.
+//! with what it is then; while a backlog drains, the link is left to the records. What can't be written now stays marked and is written later.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::config::Config;
 use super::publisher::{Ask, AskError};
+use super::status::LaneStatus;
 use crate::buffer::record::{Class, Key, Record, RecordId};
 use crate::pipeline::encode::metric_json;
 use crate::pipeline::subject::kv_key;
@@ -29,6 +30,10 @@ pub const STATE: &str = "SPARKGATE_STATE";
 pub const SCHEMA: &str = "SPARKGATE_SCHEMA";
 /// Writes under way at most.
 const WRITES: usize = 16;
+/// Records that wait in the data lane from which on its link is left to them: entries are then written one at a
+/// time and each device's more rarely, by this factor.
+const BUSY: u64 = 2_000;
+const BUSY_FACTOR: u32 = 12;
 /// How often marked devices are looked through.
 const TICK: Duration = Duration::from_millis(200);
 /// How long one write may take.
@@ -236,6 +241,7 @@ pub(super) async fn run(
     gateway: String,
     mut acked: mpsc::Receiver<Arc<Record>>,
     mut client: watch::Receiver<Option<Client>>,
+    lane: watch::Receiver<LaneStatus>,
 ) {
     let mut known = Known {
         gateway,
@@ -263,7 +269,8 @@ pub(super) async fn run(
                 ready_at = None;
             }
             Some(written) = writes.next(), if !writes.is_empty() => {
-                settle(&mut known, written, interval);
+                let busy = lane.borrow().pending > BUSY;
+                settle(&mut known, written, if busy { interval * BUSY_FACTOR } else { interval });
             }
             _ = ticks.tick() => {
                 let Some(client) = client.borrow().clone() else {
@@ -276,7 +283,7 @@ pub(super) async fn run(
                 match ready_at {
                     None => {
                         // Once a connection, before the first write.
-                        let there = tokio::time::timeout(PATIENCE, prepare(&client, &config)).await;
+                        let there = tokio::time::timeout(PATIENCE, prepare(&client, config.replicas, config.manage)).await;
                         match there {
                             Ok(Ok(())) => ready_at = Some(now),
                             Ok(Err(error)) => {
@@ -289,7 +296,8 @@ pub(super) async fn run(
                     Some(at) if at > now => continue,
                     Some(_) => {}
                 }
-                while writes.len() < WRITES {
+                let most = if lane.borrow().pending > BUSY { 1 } else { WRITES };
+                while writes.len() < most {
                     let Some(key) = known.schemas.keys().next().cloned() else {
                         break;
                     };
@@ -297,7 +305,7 @@ pub(super) async fn run(
                         writes.push(write_schema(client.clone(), known.gateway.clone(), key, body));
                     }
                 }
-                for key in known.due(now, WRITES.saturating_sub(writes.len())) {
+                for key in known.due(now, most.saturating_sub(writes.len())) {
                     if known.devices.get(&key).is_some_and(|device| !device.complete) {
                         match stored(&client, &known.gateway, &key).await {
                             Ok(value) => known.complete(&key, value.as_ref()),
@@ -338,16 +346,17 @@ fn settle(known: &mut Known, written: Written, interval: Duration) {
     }
 }
 
-async fn prepare(client: &Client, config: &Config) -> Result<(), AskError> {
+/// Makes the buckets that are missing where that is wanted; an error when one is missing then.
+pub(super) async fn prepare(client: &Client, replicas: u8, manage: bool) -> Result<(), AskError> {
     let ask = Ask(client.clone());
     for bucket in [STATE, SCHEMA] {
         let info = ask
             .api(&format!("STREAM.INFO.KV_{bucket}"), &Value::Null)
             .await;
         match info {
-            Err(AskError::Refused(refusal)) if refusal.err_code == 10059 && config.manage => {
+            Err(AskError::Refused(refusal)) if refusal.err_code == 10059 && manage => {
                 tracing::info!(bucket, "bucket is created");
-                let request = declared(bucket, config.replicas);
+                let request = declared(bucket, replicas);
                 ask.api(&format!("STREAM.CREATE.KV_{bucket}"), &request)
                     .await?;
             }

@@ -21,6 +21,7 @@ pub mod doctor;
 pub mod drain;
 pub mod filter;
 pub mod hooks;
+pub mod hub;
 pub mod kv;
 mod lane;
 mod meter;
@@ -170,6 +171,7 @@ pub fn spawn<U: Uplink>(parts: Parts, uplink: U) -> BridgeHandle {
             parts.gateway.clone(),
             taken,
             data_clients,
+            data.clone(),
         );
         tasks.push(tokio::spawn(buckets));
     }

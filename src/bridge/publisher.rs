@@ -340,6 +340,33 @@ impl Ask {
     }
 }
 
+/// The server's word on a stream, which is first created or changed where that is wanted.
+pub(super) async fn manage(
+    ask: &Ask,
+    declared: &Declared,
+    manage: bool,
+) -> Result<Value, AskError> {
+    let name = &declared.name;
+    match ask.api(&format!("STREAM.INFO.{name}"), &Value::Null).await {
+        Ok(info) => match info
+            .get("config")
+            .and_then(|config| declared.update(config))
+        {
+            Some(update) if manage => {
+                tracing::info!(stream = name, "stream is changed to what is declared");
+                ask.api(&format!("STREAM.UPDATE.{name}"), &update).await
+            }
+            Some(_) | None => Ok(info),
+        },
+        Err(AskError::Refused(refusal)) if refusal.err_code == 10059 && manage => {
+            tracing::info!(stream = name, "stream is created");
+            ask.api(&format!("STREAM.CREATE.{name}"), &declared.create())
+                .await
+        }
+        Err(error) => Err(error),
+    }
+}
+
 async fn inspect(
     ask: &Ask,
     declared: &Declared,
@@ -348,24 +375,7 @@ async fn inspect(
     prefix: &str,
 ) -> Result<Seen, AskError> {
     let name = &declared.name;
-    let info = match ask.api(&format!("STREAM.INFO.{name}"), &Value::Null).await {
-        Ok(info) => match info
-            .get("config")
-            .and_then(|config| declared.update(config))
-        {
-            Some(update) if manage => {
-                tracing::info!(stream = name, "stream is changed to what is declared");
-                ask.api(&format!("STREAM.UPDATE.{name}"), &update).await?
-            }
-            Some(_) | None => info,
-        },
-        Err(AskError::Refused(refusal)) if refusal.err_code == 10059 && manage => {
-            tracing::info!(stream = name, "stream is created");
-            ask.api(&format!("STREAM.CREATE.{name}"), &declared.create())
-                .await?
-        }
-        Err(error) => return Err(error),
-    };
+    let info = self::manage(ask, declared, manage).await?;
     let config = info.get("config").cloned().unwrap_or(Value::Null);
     if declared.atomic && config.get("allow_atomic") != Some(&Value::Bool(true)) {
         return Err(AskError::Refused(Refusal {

@@ -6,7 +6,10 @@
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod nats;
 
+mod cluster;
+mod hub;
 mod journal;
+mod secured;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -29,6 +32,8 @@ struct Rig {
     bridge: BridgeHandle,
     config: Config,
     folder: tempfile::TempDir,
+    /// How long a story may wait for something, s.
+    patience: u64,
 }
 
 impl Rig {
@@ -46,6 +51,14 @@ impl Rig {
             bridge,
             config,
             folder,
+            patience: 60,
+        }
+    }
+
+    fn patient(config: Config, seconds: u64) -> Self {
+        Self {
+            patience: seconds,
+            ..Self::start(config)
         }
     }
 
@@ -59,7 +72,7 @@ impl Rig {
     }
 
     async fn until(&self, what: &str, mut done: impl FnMut(&LaneStatus, &LaneStatus) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(self.patience);
         loop {
             let status = self.bridge.status();
             if done(&status.data, &status.alarms) {
@@ -94,9 +107,19 @@ fn launch(
     notes: &Arc<Notes>,
     folder: &Path,
 ) -> BridgeHandle {
+    launch_as(GATEWAY, config, journal, notes, folder)
+}
+
+fn launch_as(
+    gateway: &str,
+    config: &Config,
+    journal: &Arc<Journal>,
+    notes: &Arc<Notes>,
+    folder: &Path,
+) -> BridgeHandle {
     let notes = notes.clone();
     let config = config.clone();
-    let uplink = Nats::new(config.clone(), GATEWAY, "e1");
+    let uplink = Nats::new(config.clone(), gateway, "e1");
     spawn(
         Parts {
             limits: Limits {
@@ -105,7 +128,7 @@ fn launch(
                 ..config.limits()
             },
             config,
-            gateway: GATEWAY.to_owned(),
+            gateway: gateway.to_owned(),
             source: journal.clone(),
             memory: journal.clone(),
             data_dir: folder.to_owned(),
@@ -513,7 +536,7 @@ async fn the_doctor_names_what_is_missing_and_unsafe() {
         manage: false,
         ..to(&nats)
     };
-    let report = doctor::examine(&config, GATEWAY).await.unwrap();
+    let report = doctor::examine(&config, GATEWAY, false).await.unwrap();
     assert!(!report.is_safe());
     assert!(
         report
@@ -524,7 +547,7 @@ async fn the_doctor_names_what_is_missing_and_unsafe() {
     let rig = Rig::start(to(&nats));
     rig.journal.append_birth(3);
     rig.drained().await;
-    let report = doctor::examine(&to(&nats), GATEWAY).await.unwrap();
+    let report = doctor::examine(&to(&nats), GATEWAY, false).await.unwrap();
     assert!(report.is_safe(), "{report}");
     let context = nats.jetstream().await;
     let mut stream = context
@@ -536,11 +559,11 @@ async fn the_doctor_names_what_is_missing_and_unsafe() {
         .clone();
     stream.discard = async_nats::jetstream::stream::DiscardPolicy::Old;
     context.update_stream(stream).await.unwrap();
-    let report = doctor::examine(&config, GATEWAY).await.unwrap();
+    let report = doctor::examine(&config, GATEWAY, false).await.unwrap();
     assert!(!report.is_safe());
     assert!(report.to_string().contains("--discard new"), "{report}");
     assert!(
-        doctor::examine(&to(&Server::absent()), GATEWAY)
+        doctor::examine(&to(&Server::absent()), GATEWAY, false)
             .await
             .is_err()
     );

@@ -167,6 +167,9 @@ enum Verb {
     Doctor {
         #[command(flatten)]
         config: ConfigArgs,
+        /// First make streams, buckets and the hub as declared
+        #[arg(long)]
+        fix: bool,
         /// Print a table or JSON
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
@@ -236,7 +239,11 @@ pub fn main() -> std::process::ExitCode {
         Verb::Alarms { verb } => online::alarms(verb),
         Verb::Tap { filter, reach } => online::tap(filter.as_deref(), &reach),
         Verb::Buffer { verb } => return offline::buffer(verb),
-        Verb::Doctor { config, output } => return offline::doctor(&config, output),
+        Verb::Doctor {
+            config,
+            fix,
+            output,
+        } => return offline::doctor(&config, fix, output),
         Verb::Passwd { file, user } => offline::passwd(&file, &user),
         Verb::Config { verb } => return offline::config(verb),
         Verb::Backup { file, listing } => backup::backup(&file, &listing.reach, listing.output),

@@ -374,7 +374,7 @@ pub(super) fn passwd(file: &std::path::Path, user: &str) -> anyhow::Result<()> {
 }
 
 /// Compares what is declared with what the server has.
-pub(super) fn doctor(args: &ConfigArgs, output: Output) -> ExitCode {
+pub(super) fn doctor(args: &ConfigArgs, fix: bool, output: Output) -> ExitCode {
     let config = match Config::read(args.config.as_deref(), args.config_dir.as_deref()) {
         Ok(loaded) => loaded.value,
         Err(errors) => {
@@ -386,8 +386,9 @@ pub(super) fn doctor(args: &ConfigArgs, output: Output) -> ExitCode {
         eprintln!("there is no [bridge] in this configuration: nothing leaves the box");
         return ExitCode::FAILURE;
     };
-    match block_on(async { Ok(crate::bridge::doctor::examine(&bridge, &config.gateway.id).await?) })
-    {
+    match block_on(async {
+        Ok(crate::bridge::doctor::examine(&bridge, &config.gateway.id, fix).await?)
+    }) {
         Ok(report) => {
             if output == Output::Json {
                 println!("{:#}", serde_json::to_value(&report).unwrap_or(Value::Null));

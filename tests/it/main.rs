@@ -15,7 +15,9 @@
 mod harness;
 
 mod backup;
+mod backlog;
 mod config;
+mod consuming;
 mod crash;
 mod delivery;
 mod faults;

@@ -492,6 +492,10 @@ impl Drain {
         self.parts_stored = resume.parts_stored;
         self.next_part = 0;
         self.skip = resume.skip;
+        if resume.after > self.acked {
+            // Others did pass: their acknowledgements were dropped with the doubt.
+            self.acked_since_refusal = true;
+        }
         // Records that the stream has and the journal does not know of yet are read again, to be counted.
         self.stored_to = resume.after;
         self.read_after = resume.after.min(self.acked);

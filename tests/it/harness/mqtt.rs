@@ -177,13 +177,15 @@ impl Client {
     }
 }
 
-/// An edge node with one device; `seq` and `bdSeq` as the norm wants them.
+/// An edge node with devices, of which one speaks at a time; `seq`, `bdSeq` and aliases as the norm wants them.
 pub struct Node {
     pub client: Client,
     pub group: String,
     pub name: String,
     pub device: String,
     seq: u8,
+    /// First alias of each device: unique in a node.
+    aliases: std::collections::HashMap<String, u64>,
 }
 
 fn metric(name: &str, alias: u64, kind: DataType) -> payload::Metric {
@@ -225,6 +227,7 @@ impl Node {
             name: name.to_owned(),
             device: device.to_owned(),
             seq: 0,
+            aliases: std::collections::HashMap::new(),
         };
         let mut bdseq = metric("bdSeq", 0, DataType::Int64);
         bdseq.clear_alias();
@@ -237,9 +240,11 @@ impl Node {
     /// DBIRTH of a device, which the next messages are of.
     pub fn birth_of(&mut self, device: &str) {
         device.clone_into(&mut self.device);
+        let alias = self.aliases.len() as u64 * 2 + 1;
+        self.aliases.insert(device.to_owned(), alias);
         let (mut n, mut temp) = (
-            metric("n", 1, DataType::Int64),
-            metric("temp", 2, DataType::Double),
+            metric("n", alias, DataType::Int64),
+            metric("temp", alias + 1, DataType::Double),
         );
         n.set_long_value(0);
         temp.set_double_value(20.0);
@@ -249,7 +254,7 @@ impl Node {
     /// The bytes of one DDATA that sets `n`, by alias alone.
     pub fn count_bytes(&mut self, n: u64, qos: u8) -> (Vec<u8>, u16) {
         let mut metric = payload::Metric::new();
-        metric.set_alias(1);
+        metric.set_alias(self.aliases[&self.device]);
         metric.set_timestamp(now_ms());
         metric.set_long_value(n);
         let payload = self.payload(vec![metric]);
@@ -259,7 +264,7 @@ impl Node {
 
     pub fn temp(&mut self, value: f64) {
         let mut metric = payload::Metric::new();
-        metric.set_alias(2);
+        metric.set_alias(self.aliases[&self.device] + 1);
         metric.set_timestamp(now_ms());
         metric.set_double_value(value);
         self.send("DDATA", true, vec![metric], 0);

@@ -20,6 +20,8 @@ pub struct Nats {
     binary: PathBuf,
     port: u16,
     folder: tempfile::TempDir,
+    /// What else stands in its `jetstream` block.
+    jetstream: String,
     extra: String,
     child: Option<Child>,
 }
@@ -131,6 +133,7 @@ impl Nats {
             binary,
             port: free_port(),
             folder: tempfile::tempdir().expect("a folder for the server's store"),
+            jetstream: String::new(),
             extra: extra.to_owned(),
             child: None,
         };
@@ -144,9 +147,19 @@ impl Nats {
             binary: binary(),
             port: free_port(),
             folder: tempfile::tempdir().expect("a folder for the server's store"),
+            jetstream: String::new(),
             extra: String::new(),
             child: None,
         }
+    }
+
+    /// A server whose JetStream has a domain of its own, as leaf nodes have.
+    pub fn start_in_domain(domain: &str, extra: &str) -> Self {
+        let mut nats = Self::absent();
+        nats.jetstream = format!(", domain: {domain}");
+        extra.clone_into(&mut nats.extra);
+        nats.restart();
+        nats
     }
 
     pub fn url(&self) -> String {
@@ -174,9 +187,10 @@ impl Nats {
         std::fs::write(
             &config,
             format!(
-                "listen: \"127.0.0.1:{}\"\njetstream {{ store_dir: {:?} }}\n{}\n",
+                "listen: \"127.0.0.1:{}\"\njetstream {{ store_dir: {:?}{} }}\n{}\n",
                 self.port,
                 self.store(),
+                self.jetstream,
                 self.extra
             ),
         )
@@ -252,6 +266,17 @@ impl Nats {
     /// [`Self::read_all`] for tests without a runtime of their own.
     pub fn messages(&self, stream: &str) -> Vec<Stored> {
         block_on(self.read_all(stream))
+    }
+
+    /// Messages in a stream; 0 when there is none.
+    pub fn count(&self, stream: &str) -> u64 {
+        block_on(async {
+            let context = self.jetstream().await;
+            match context.get_stream(stream).await {
+                Ok(there) => there.cached_info().state.messages,
+                Err(_) => 0,
+            }
+        })
     }
 
     /// Changes a stream's configuration.

@@ -53,25 +53,40 @@ fn must(what: &str, remedy: &str, command: &mut Command) {
 pub fn python() -> PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON
-        .get_or_init(|| {
-            let packages = ["pysparkplug==0.3.2", "mqtt-spb-wrapper==2.1.2"];
-            let place = once("venv", &packages.join(" "), |place| {
-                must(
-                    "python3 -m venv",
-                    "install Python 3 with venv and pip (apt-get install python3-venv python3-pip)",
-                    Command::new("python3").args(["-m", "venv"]).arg(place),
-                );
-                must(
-                    "pip install",
-                    "make PyPI reachable for pip, or install the packages into target/foreign/venv by hand",
-                    Command::new(place.join("bin/python"))
-                        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-                        .args(packages),
-                );
-            });
-            place.join("bin/python")
-        })
+        .get_or_init(|| python_with("venv", &["pysparkplug==0.3.2", "mqtt-spb-wrapper==2.1.2"]))
         .clone()
+}
+
+/// A Python with nats-py.
+pub fn nats_py() -> PathBuf {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON
+        .get_or_init(|| python_with("nats-py", &["nats-py==2.16.0"]))
+        .clone()
+}
+
+fn python_with(name: &str, packages: &[&str]) -> PathBuf {
+    let place = once(name, &packages.join(" "), |place| {
+        must(
+            "python3 -m venv",
+            "install Python 3 with venv and pip (apt-get install python3-venv python3-pip)",
+            Command::new("python3").args(["-m", "venv"]).arg(place),
+        );
+        must(
+            "pip install",
+            "make PyPI reachable for pip, or install the packages into target/foreign by hand",
+            Command::new(place.join("bin/python"))
+                .args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                ])
+                .args(packages),
+        );
+    });
+    place.join("bin/python")
 }
 
 /// A NODE_PATH with sparkplug-client.
