@@ -14,8 +14,8 @@
 
 mod harness;
 
-mod backup;
 mod backlog;
+mod backup;
 mod config;
 mod consuming;
 mod crash;
