@@ -66,6 +66,32 @@ def reference(of, values):
     return f"[[reference]]\nof = {json.dumps(of)}\nbins = {edges}\nshares = {[round(float(s), 6) for s in shares]}\n"
 
 
+SERVICE = """\
+[objective]
+latency_p95 = "50ms"
+window = "10s"
+
+[limits]
+memory = "{memory}"
+queue = 256
+when_full = "drop-oldest"
+batch = 64
+batch_wait = "5ms"
+
+{references}
+[provenance]
+licence = "Apache-2.0"
+script = "models/make/{script}"
+seed = {seed}
+data = "{data}"
+"""
+
+
+def service(memory, references, script, seed, data):
+    """The end of a sensor model's manifest: what it may cost and where it comes from."""
+    return SERVICE.format(memory=memory, references="\n".join(references), script=script, seed=seed, data=data)
+
+
 def quantise_static(source, target, tensor, calibration):
     """QDQ int8: signed activations, signed weights, one scale a channel."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static

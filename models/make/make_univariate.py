@@ -15,8 +15,8 @@ import sys
 
 import numpy as np
 
-from artifact import Artifact, reference
-from tinynet import Dense, Graph, Relu, auc, forward, parameters, roc_points, train
+from artifact import Artifact, reference, service
+from tinynet import Dense, Graph, Relu, auc, parameters, roc_points, roc_rows, train
 
 SEED = 20260712
 POINTS, PERIOD_MS, HOP, FLOOR = 32, 250, 8, 0.05
@@ -146,24 +146,7 @@ levels = [
   {{ label = "anomaly", at = {anomaly:.4f} }},
 ]
 
-[objective]
-latency_p95 = "50ms"
-window = "10s"
-
-[limits]
-memory = "16MiB"
-queue = 256
-when_full = "drop-oldest"
-batch = 64
-batch_wait = "5ms"
-
-{references}
-[provenance]
-licence = "Apache-2.0"
-script = "models/make/make_univariate.py"
-seed = {seed}
-data = "synthetic series made by the script"
-"""
+{service}"""
 
 README = """\
 # univariate-anomaly (demonstration)
@@ -256,16 +239,14 @@ def main(out, real_csv=None):
     entries += [f'  {{ of = "{METRIC}", is = "band", from = {a}, to = {b} }},' for a, b in BANDS]
     art.write("manifest.toml", MANIFEST.format(
         version="1.0.0", sha=art.sha256("model.onnx"), points=POINTS, hop=HOP, period=PERIOD_MS, floor=FLOOR,
-        features="\n".join(entries), suspect=suspect, anomaly=anomaly, seed=SEED,
-        references="\n".join(references)))
+        features="\n".join(entries), suspect=suspect, anomaly=anomaly,
+        service=service("16MiB", references, "make_univariate.py", SEED, "synthetic series made by the script")))
     art.write("README.md", README.format(
         points=POINTS, seed=SEED, params=f"{parameters(net):,}", period=PERIOD_MS, floor=FLOOR,
         names=", ".join(FEATURES) + " and four frequency bands", size=os.path.getsize(art.path("model.onnx")),
         held_out=len(held_normal), held_out_faulty=800,
         real=water_flow(run, real_csv, suspect) if real_csv else "",
-        roc="\n".join(
-            f"| {k} | {auc(scores, s):.3f} | " + " / ".join(f"{v:.0%}" for v in roc_points(scores, s).values()) + " |"
-            for k, s in by_fault.items())))
+        roc=roc_rows(scores, by_fault)))
     print("suspect", suspect, "anomaly", anomaly, "rows", len(rows),
           {k: (round(auc(scores, s), 3), roc_points(scores, s)) for k, s in by_fault.items()})
 

@@ -14,8 +14,8 @@ import sys
 
 import numpy as np
 
-from artifact import Artifact, quantise_dynamic, quantise_static, reference
-from tinynet import Conv, Dense, Flatten, Graph, Relu, auc, forward, parameters, roc_points, train
+from artifact import Artifact, quantise_dynamic, quantise_static, reference, service
+from tinynet import Conv, Dense, Flatten, Graph, Relu, auc, forward, parameters, roc_rows, train
 
 SEED = 20260711
 POINTS, PERIOD_MS, HOP = 64, 100, 16
@@ -141,24 +141,7 @@ levels = [
   {{ label = "anomaly", at = {anomaly:.4f} }},
 ]
 
-[objective]
-latency_p95 = "50ms"
-window = "10s"
-
-[limits]
-memory = "32MiB"
-queue = 256
-when_full = "drop-oldest"
-batch = 64
-batch_wait = "5ms"
-
-{references}
-[provenance]
-licence = "Apache-2.0"
-script = "models/make/make_vibration.py"
-seed = {seed}
-data = "synthetic two-axis vibration velocity made by the script; no machine was measured"
-"""
+{service}"""
 
 README = """\
 # {name} (demonstration)
@@ -235,14 +218,13 @@ def main(out):
         art.write("manifest.toml", MANIFEST.format(
             name=name, version="1.0.0", lighter='lighter = "vibration-ae-mlp"\n' if name == "vibration-ae" else "",
             sha_w8=art.sha256("model.onnx"), sha_qdq=art.sha256("model.qdq.onnx"), points=POINTS, hop=HOP,
-            period=PERIOD_MS, suspect=suspect, anomaly=anomaly, seed=SEED,
-            references="\n".join(references)))
+            period=PERIOD_MS, suspect=suspect, anomaly=anomaly,
+            service=service("32MiB", references, "make_vibration.py", SEED,
+                            "synthetic two-axis vibration velocity made by the script; no machine was measured")))
         art.write("README.md", README.format(
             name=name, what=what, seed=SEED, params=f"{parameters(net):,}", period=PERIOD_MS, points=POINTS,
             held_out=len(held_out), held_out_faulty=600,
-            roc="\n".join(
-                f"| {k} | {auc(normal, s):.3f} | " + " / ".join(f"{v:.0%}" for v in roc_points(normal, s).values()) + " |"
-                for k, s in by_fault.items()),
+            roc=roc_rows(normal, by_fault),
             w8_diff=float(np.abs(normal - score(net, held_out)).mean()),
             size_w8=os.path.getsize(art.path("model.onnx")), size_qdq=os.path.getsize(art.path("model.qdq.onnx"))))
         print(name, f"mse {normal.mean():.5f} p99 {suspect:.5f} anomaly {anomaly:.5f}",

@@ -180,3 +180,12 @@ def auc(normal, faulty):
 def roc_points(normal, faulty, false_alarm_rates=(0.001, 0.01, 0.05)):
     """Share of faulty windows found at fixed shares of false alarms."""
     return {rate: float((faulty > np.quantile(normal, 1 - rate)).mean()) for rate in false_alarm_rates}
+
+
+def roc_rows(normal, by_fault):
+    """Rows of a README's table: each fault's area and what is found at fixed false alarms."""
+    rows = []
+    for fault, faulty in by_fault.items():
+        found = " / ".join(f"{v:.0%}" for v in roc_points(normal, faulty).values())
+        rows.append(f"| {fault} | {auc(normal, faulty):.3f} | {found} |")
+    return "\n".join(rows)
