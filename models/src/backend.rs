@@ -1,5 +1,6 @@
 //! What runs a model: one trait, and the order in which backends are tried.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -90,8 +91,19 @@ impl Default for BackendPreference {
     }
 }
 
+/// The first of the folders that a service manager names, when it can be written: a cache
+/// that cannot must not cost the backend.
+fn service_cache(folders: Option<&OsStr>) -> Option<PathBuf> {
+    let folder = std::env::split_paths(folders?).next()?;
+    let probe = folder.join(".write-probe");
+    std::fs::write(&probe, b"").ok()?;
+    std::fs::remove_file(&probe).ok()?;
+    Some(folder)
+}
+
 impl BackendPreference {
-    /// From the names of a configuration.
+    /// From the names of a configuration. GPU backends keep what they compile in the first
+    /// folder of `CACHE_DIRECTORY`, which systemd sets.
     pub fn parse<S: AsRef<str>>(names: &[S]) -> Result<Self, UnknownBackend> {
         let order = names
             .iter()
@@ -99,6 +111,7 @@ impl BackendPreference {
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             order,
+            cache_dir: service_cache(std::env::var_os("CACHE_DIRECTORY").as_deref()),
             ..Self::default()
         })
     }
@@ -326,6 +339,15 @@ pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cache_is_used_where_it_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let both = std::env::join_paths([folder.path(), "/nonexistent".as_ref()]).unwrap();
+        assert_eq!(service_cache(Some(&both)), Some(folder.path().into()));
+        assert_eq!(service_cache(Some(OsStr::new("/nonexistent"))), None);
+        assert_eq!(service_cache(None), None);
+    }
 
     #[test]
     fn tract_cpu_closes_every_list_once() {
