@@ -1,13 +1,18 @@
 //! How fast each model is on each backend of this machine, by batch.
 
-use crate::backend::BackendPreference;
+use crate::backend::{BackendId, BackendPreference};
 use crate::features::write_row;
 use crate::golden::Golden;
 use crate::load::ModelFiles;
 use crate::registry::{LoadError, Source, open_alone, read_source};
+use crate::text::{self, TextModel};
 use serde::Serialize;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Tokens of the texts that are measured.
+const TOKENS: [usize; 3] = [32, 64, 128];
 
 /// How long each figure is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +40,8 @@ impl Default for BenchConfig {
 pub struct Timing {
     /// Windows in a run.
     pub batch: usize,
+    /// Tokens of the text, for a text model.
+    pub tokens: Option<usize>,
     /// Runs measured.
     pub runs: usize,
     /// Median of a run, us.
@@ -43,6 +50,8 @@ pub struct Timing {
     pub p99_us: f64,
     /// Median for each window, us.
     pub p50_us_per_window: f64,
+    /// Times the median of onnxruntime on the CPU in the same report, where that is found.
+    pub to_onnxruntime: Option<f64>,
 }
 
 /// One backend of one model.
@@ -87,7 +96,7 @@ pub struct BenchReport {
 /// Measures every model of a source on every backend of the preference, on the golden
 /// rows' windows.
 pub fn bench(source: &Source, preference: &BackendPreference, config: &BenchConfig) -> BenchReport {
-    let models = read_source(source)
+    let mut models: Vec<ModelBench> = read_source(source)
         .into_iter()
         .map(|(origin, files)| match files {
             Ok(files) => one(Arc::new(files), preference, config),
@@ -100,6 +109,15 @@ pub fn bench(source: &Source, preference: &BackendPreference, config: &BenchConf
             },
         })
         .collect();
+    if let Source::Dir(path) = source {
+        let texts = text::folders(std::slice::from_ref(path));
+        models.extend(
+            texts
+                .iter()
+                .map(|folder| one_text(folder, preference, config)),
+        );
+    }
+    models.iter_mut().for_each(compare);
     BenchReport {
         arch: std::env::consts::ARCH,
         optimised: !cfg!(debug_assertions),
@@ -125,7 +143,14 @@ fn one(files: Arc<ModelFiles>, preference: &BackendPreference, config: &BenchCon
                 (Ok(mut model), Some(golden)) => {
                     for batch in manifest.batches() {
                         let rows = windows(&files, golden, batch);
-                        match measure(&mut model.scorer, &rows, batch, config) {
+                        let scorer = &mut model.scorer;
+                        let run = || {
+                            scorer
+                                .run(&rows, batch)
+                                .map(drop)
+                                .map_err(|e| e.to_string())
+                        };
+                        match measure(run, batch, config) {
                             Ok(timing) => bench.timings.push(timing),
                             Err(reason) => bench.reason = Some(reason),
                         }
@@ -149,6 +174,68 @@ fn one(files: Arc<ModelFiles>, preference: &BackendPreference, config: &BenchCon
     }
 }
 
+/// Fills in how each figure stands to onnxruntime's.
+fn compare(model: &mut ModelBench) {
+    let own = |backend: &&BackendBench| backend.backend == BackendId::OrtCpu.name();
+    let Some(base) = model.backends.iter().find(own).map(|b| b.timings.clone()) else {
+        return;
+    };
+    for timing in model.backends.iter_mut().flat_map(|b| &mut b.timings) {
+        let same = |t: &&Timing| t.batch == timing.batch && t.tokens == timing.tokens;
+        timing.to_onnxruntime = base.iter().find(same).map(|t| timing.p50_us / t.p50_us);
+    }
+}
+
+fn one_text(folder: &Path, preference: &BackendPreference, config: &BenchConfig) -> ModelBench {
+    let mut bench = ModelBench {
+        origin: folder.display().to_string(),
+        model: None,
+        version: None,
+        errors: Vec::new(),
+        backends: Vec::new(),
+    };
+    let said = |errors: Vec<LoadError>| errors.iter().map(LoadError::to_string).collect();
+    let manifest = match TextModel::manifest(folder) {
+        Ok(manifest) => manifest,
+        Err(errors) => {
+            bench.errors = said(errors);
+            return bench;
+        }
+    };
+    bench.model = Some(manifest.name.clone());
+    bench.version = Some(manifest.version.clone());
+    for id in preference.resolved() {
+        let mut own = BackendBench {
+            backend: id.name(),
+            arithmetic: manifest.file.arithmetic.name(),
+            reason: None,
+            timings: Vec::new(),
+        };
+        match TextModel::open(folder, &[preference.backend(id)]) {
+            Ok(mut model) => {
+                for tokens in TOKENS {
+                    // One token a word, and one at each end.
+                    let text = "pump ".repeat(tokens - 2);
+                    let run = || model.embed(&text).map(drop).map_err(|e| e.to_string());
+                    match measure(run, 1, config) {
+                        Ok(timing) => own.timings.push(Timing {
+                            tokens: Some(tokens),
+                            ..timing
+                        }),
+                        Err(reason) => own.reason = Some(reason),
+                    }
+                }
+            }
+            Err(errors) => {
+                let errors: Vec<String> = said(errors);
+                own.reason = Some(errors.join("; "));
+            }
+        }
+        bench.backends.push(own);
+    }
+    bench
+}
+
 fn windows(files: &ModelFiles, golden: &Golden, batch: usize) -> Vec<f32> {
     let manifest = &files.manifest;
     let ages = vec![0.0; manifest.inputs.len()];
@@ -161,19 +248,18 @@ fn windows(files: &ModelFiles, golden: &Golden, batch: usize) -> Vec<f32> {
 }
 
 fn measure(
-    scorer: &mut crate::load::Scorer,
-    rows: &[f32],
+    mut run: impl FnMut() -> Result<(), String>,
     batch: usize,
     config: &BenchConfig,
 ) -> Result<Timing, String> {
     for _ in 0..config.warm_up {
-        scorer.run(rows, batch).map_err(|e| e.to_string())?;
+        run()?;
     }
     let mut times = Vec::with_capacity(config.runs);
     let begun = Instant::now();
     while times.len() < config.runs.max(1) && (times.is_empty() || begun.elapsed() < config.limit) {
         let started = Instant::now();
-        scorer.run(rows, batch).map_err(|e| e.to_string())?;
+        run()?;
         times.push(started.elapsed());
     }
     times.sort_unstable();
@@ -184,9 +270,11 @@ fn measure(
     let p50_us = at(50);
     Ok(Timing {
         batch,
+        tokens: None,
         runs: times.len(),
         p50_us,
         p99_us: at(99),
         p50_us_per_window: p50_us / batch as f64,
+        to_onnxruntime: None,
     })
 }

@@ -7,6 +7,8 @@ mod extremes;
 #[cfg(test)]
 mod python;
 #[cfg(test)]
+mod soak;
+#[cfg(test)]
 mod text;
 #[cfg(test)]
 mod tokenizer;
