@@ -23,9 +23,11 @@ use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::pipeline::checkpoint::Checkpointer;
 use crate::pipeline::core::{Core, Settings};
-use crate::pipeline::recover;
 use crate::pipeline::task::{CoreThread, Parts};
+use crate::pipeline::texts::Texts;
+use crate::pipeline::{Answer, recover};
 use crate::prepare::{self, Prepared};
+use crate::rollout::Rollouts;
 
 /// Messages between broker and pipeline; when it is full, the broker stops reading sockets.
 const INBOX: usize = 8_192;
@@ -84,6 +86,7 @@ impl Gateway {
             loaded,
             packs,
             registry,
+            texts,
             model_errors,
             token,
         } = prepared;
@@ -139,6 +142,24 @@ impl Gateway {
 
         let mut host = HostSession::new(prepare::host_config(&config), now.engine_ms);
         let mut rules = rules::Engine::new(packs, rules::Limits::default());
+        let (answer, answers) = mpsc::channel(ANSWERS);
+        let preference = prepare::preference(&config);
+        let embedder = texts
+            .as_ref()
+            .map(|setup| {
+                let tell = answer.clone();
+                // The models' own threads may wait: nothing else depends on them.
+                setup.start(&preference, move |event| {
+                    let _ = tell.blocking_send(Answer::Text(event));
+                })
+            })
+            .transpose()?;
+        let phrases = rules.phrases();
+        let phrased = embedder.as_ref().is_none_or(|embedder| {
+            crate::texts::at_start(embedder, &phrases, |phrase, vector| {
+                rules.set_phrase(phrase, vector);
+            })
+        });
         let mut actuation = Actuation::new(prepare::write_limits(&config));
         let mut restored =
             recover::load(store.as_ref(), now, &mut host, &mut rules, &mut actuation)
@@ -155,6 +176,9 @@ impl Gateway {
         };
         let windows = registry.as_ref().map(prepare::windower);
         let mut core = Core::new(settings, host, rules, windows, actuation, recovery.last_id);
+        if let Some(setup) = &texts {
+            core.set_texts(Texts::new(setup.manifest.metrics.iter().cloned()));
+        }
         core.replay(
             &journal,
             restored.meta.map_or(0, |m| m.record),
@@ -188,21 +212,23 @@ impl Gateway {
         let broker = Arc::new(start_broker(&config, sink)?);
         announce(core.host_mut(), now, broker.as_ref());
 
-        let (models, answers) = match registry {
-            Some(registry) => {
-                let (tell, answers) = mpsc::channel(ANSWERS);
-                let runner = models::Runner::spawn(
-                    registry,
-                    models::RunnerConfig::default(),
-                    move |event| {
-                        // The models' own threads may wait: nothing else depends on them.
-                        let _ = tell.blocking_send(event);
-                    },
-                )?;
-                (Some(Arc::new(runner)), Some(answers))
-            }
-            None => (None, None),
-        };
+        let models = registry
+            .map(|registry| {
+                let tell = answer.clone();
+                models::Runner::spawn(registry, models::RunnerConfig::default(), move |event| {
+                    let _ = tell.blocking_send(Answer::Model(event));
+                })
+                .map(Arc::new)
+            })
+            .transpose()?;
+        let rollouts = models.as_ref().map(|runner| {
+            Arc::new(Rollouts::new(
+                runner.clone(),
+                prepare::model_sources(&config),
+                preference,
+                prepare::rollout_file(&config),
+            ))
+        });
         let checkpointer = Checkpointer::spawn(store.clone())?;
         let exports = checkpointer.export_door();
         let (links, remotes) = crate::host::prepare(
@@ -218,13 +244,19 @@ impl Gateway {
             broker: broker.clone(),
             deliveries,
             remotes,
-            models: models.clone().zip(answers),
+            runner: models.clone(),
+            rollouts: rollouts.clone(),
+            embedder: embedder.clone(),
+            answers: (answer, answers),
             checkpointer,
             durable_ack: config.mqtt.ack == crate::broker::config::Ack::Durable,
         })?;
 
         let links = Arc::new(links.start());
 
+        if !phrased {
+            tokio::spawn(crate::texts::supply(core.handle.clone(), embedder.clone()));
+        }
         let bridge = match &config.bridge {
             Some(bridge) => Some(Arc::new(crate::bridge::start(
                 bridge.clone(),
@@ -246,6 +278,8 @@ impl Gateway {
             links: links.clone(),
             bridge,
             models: models.clone(),
+            rollouts,
+            embedder,
             gateway: config.gateway.id.clone(),
             started,
             started_ms: now.wall_ms,
@@ -324,6 +358,9 @@ impl Gateway {
         self.links.stop(LINKS_LEAVE).await;
         if let Some(bridge) = &self.shared.bridge {
             bridge.stop(BRIDGE_DRAIN).await;
+        }
+        if let Some(embedder) = &self.shared.embedder {
+            embedder.stop();
         }
         if let Some(models) = &self.models {
             models.stop(Duration::from_millis(500));

@@ -17,5 +17,7 @@ pub mod host;
 pub mod packs;
 pub mod pipeline;
 pub mod prepare;
+pub mod rollout;
 pub mod state;
 pub mod telemetry;
+pub mod texts;

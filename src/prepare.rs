@@ -19,6 +19,8 @@ pub struct Prepared {
     pub packs: Vec<rules::Pack>,
     /// Models that are right on this machine.
     pub registry: Option<Registry>,
+    /// Text model; it loads on first use.
+    pub texts: Option<crate::texts::Setup>,
     /// Models that are not, with the reason; the gateway runs without them.
     pub model_errors: Vec<String>,
     /// Token for writes over TCP.
@@ -120,12 +122,25 @@ pub fn from_loaded(mut loaded: Loaded<Config>, main: &Path) -> Result<Prepared, 
             Vec::new()
         }
     };
-    let (registry, model_errors) = load_models(config, &preference, main, &mut wrong);
+    let (registry, mut model_errors) = load_models(config, &preference, main, &mut wrong);
+    let texts = crate::texts::find(&config.models.paths).unwrap_or_else(|errors| {
+        model_errors.extend(errors);
+        None
+    });
+    if texts.is_none() {
+        let phrases: Vec<Arc<str>> = packs
+            .iter()
+            .flat_map(rules::Pack::phrases)
+            .cloned()
+            .collect();
+        model_errors.extend(crate::texts::missing(&phrases));
+    }
     if wrong.is_empty() {
         Ok(Prepared {
             loaded,
             packs,
             registry,
+            texts,
             model_errors,
             token,
         })
@@ -142,18 +157,8 @@ fn load_models(
     main: &Path,
     wrong: &mut Vec<Diagnostic>,
 ) -> (Option<Registry>, Vec<String>) {
-    let mut sources: Vec<models::Source> = config
-        .models
-        .paths
-        .iter()
-        .filter(|path| path.is_dir())
-        .cloned()
-        .map(models::Source::Dir)
-        .collect();
+    let sources = model_sources(config);
     let shipped: Vec<&str> = Registry::shipped().collect();
-    if !config.models.use_shipped.is_empty() {
-        sources.push(models::Source::Embedded);
-    }
     for name in config
         .models
         .use_shipped
@@ -180,12 +185,41 @@ fn load_models(
     let (mut registry, errors) = Registry::load_usable(&sources, preference);
     let chosen = &config.models.use_shipped;
     if !chosen.iter().any(|name| name == "*") {
-        registry
-            .keep(|name| !shipped.contains(&name) || chosen.iter().any(|chosen| chosen == name));
+        registry.keep(|name| chosen.iter().any(|chosen| chosen == name));
     }
-    let errors = errors.iter().map(ToString::to_string).collect();
+    let mut errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    errors.extend(crate::rollout::restore(
+        &mut registry,
+        &rollout_file(config),
+        preference,
+    ));
     let any = registry.models().next().is_some();
     (any.then_some(registry), errors)
+}
+
+/// Where the configured models come from.
+#[must_use]
+pub fn model_sources(config: &Config) -> Vec<models::Source> {
+    // Built-in ones first: a folder's model of the same name replaces them.
+    let built_in = (!config.models.use_shipped.is_empty()).then_some(models::Source::Embedded);
+    let folders = config.models.paths.iter().filter(|path| path.is_dir());
+    built_in
+        .into_iter()
+        .chain(folders.cloned().map(models::Source::Dir))
+        .collect()
+}
+
+/// Which versions were promoted.
+#[must_use]
+pub fn rollout_file(config: &Config) -> PathBuf {
+    config.gateway.data_dir.join("rollout.json")
+}
+
+/// The configured backends; those of this build when the list can't be read, which `prepare` has said.
+#[must_use]
+pub fn preference(config: &Config) -> BackendPreference {
+    BackendPreference::parse(&config.models.backend)
+        .unwrap_or_else(|_| BackendPreference::builtin())
 }
 
 fn usable_folder(folder: &Path) -> std::io::Result<()> {

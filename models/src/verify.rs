@@ -4,6 +4,7 @@
 use crate::backend::{BackendId, BackendPreference};
 use crate::load::ModelFiles;
 use crate::registry::{LoadError, Source, open_alone, read_source};
+use crate::text::{self, TextModel};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ pub fn verify(path: &Path, preference: &BackendPreference) -> VerifyReport {
 
 /// [`verify`] for any source.
 pub fn verify_source(source: &Source, preference: &BackendPreference) -> VerifyReport {
-    let models: Vec<_> = read_source(source)
+    let mut models: Vec<_> = read_source(source)
         .into_iter()
         .map(|(origin, files)| match files {
             Ok(files) => report(Arc::new(files), preference),
@@ -79,6 +80,10 @@ pub fn verify_source(source: &Source, preference: &BackendPreference) -> VerifyR
             },
         })
         .collect();
+    if let Source::Dir(path) = source {
+        let texts = text::folders(std::slice::from_ref(path));
+        models.extend(texts.iter().map(|folder| report_text(folder, preference)));
+    }
     VerifyReport {
         ok: !models.is_empty() && models.iter().all(|m| m.ok),
         models,
@@ -129,4 +134,57 @@ fn on_backend(
         golden_rows,
         load_ms,
     }
+}
+
+/// A text model's folder, by the same questions.
+fn report_text(folder: &Path, preference: &BackendPreference) -> ModelReport {
+    let mut report = ModelReport {
+        origin: folder.display().to_string(),
+        model: None,
+        version: None,
+        ok: false,
+        active_on: None,
+        errors: Vec::new(),
+        backends: Vec::new(),
+    };
+    let manifest = match TextModel::manifest(folder) {
+        Ok(manifest) => manifest,
+        Err(errors) => {
+            report.errors = errors.iter().map(LoadError::to_string).collect();
+            return report;
+        }
+    };
+    report.model = Some(manifest.name.clone());
+    report.version = Some(manifest.version.clone());
+    for id in preference.resolved() {
+        let started = Instant::now();
+        let opened = TextModel::open(folder, &[preference.backend(id)]);
+        let load_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let (golden_rows, reason) = match opened {
+            Ok(model) => (model.golden_rows(), None),
+            Err(errors) => match errors.into_iter().next() {
+                Some(LoadError::NoBackend { passed_over, .. }) => {
+                    (0, passed_over.first().map(|p| p.reason.to_string()))
+                }
+                // No backend was asked: the same for each of them.
+                Some(other) => {
+                    report.errors = vec![other.to_string()];
+                    return report;
+                }
+                None => (0, Some(String::new())),
+            },
+        };
+        report.backends.push(BackendReport {
+            backend: id.name(),
+            ok: reason.is_none(),
+            reason,
+            file: manifest.file.path.clone(),
+            arithmetic: manifest.file.arithmetic.name(),
+            golden_rows,
+            load_ms,
+        });
+    }
+    report.active_on = report.backends.iter().find(|b| b.ok).map(|b| b.backend);
+    report.ok = report.active_on.is_some();
+    report
 }

@@ -181,10 +181,12 @@ pub async fn alarms(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Ap
     let list = shared
         .core
         .ask(|core, now, _| {
-            core.rules()
-                .alarms()
+            let alarms = core.rules().alarms();
+            let texts = core.texts();
+            alarms
                 .into_iter()
                 .map(|alarm| {
+                    let related = texts.and_then(|texts| texts.related(&alarm.id));
                     let values: serde_json::Map<String, Value> = alarm
                         .values
                         .iter()
@@ -205,12 +207,31 @@ pub async fn alarms(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Ap
                         "stale": alarm.stale,
                         "by": alarm.by.as_deref(),
                         "values": values,
+                        "family": related.map(|related| &*related.family),
+                        "neighbours": related.map(neighbours).unwrap_or_default(),
                     })
                 })
                 .collect::<Vec<_>>()
         })
         .await?;
     Ok(Json(Value::Array(list)))
+}
+
+/// Recent alarms that mean nearly the same, nearest first.
+fn neighbours(related: &crate::pipeline::texts::Related) -> Vec<Value> {
+    let near = related.neighbours.iter();
+    near.map(|near| {
+        json!({
+            "id": &*near.alarm,
+            "record": near.record,
+            "group": &*near.key.group,
+            "node": &*near.key.node,
+            "device": Some(&*near.key.device).filter(|device| *device != "_"),
+            "message": &*near.text,
+            "similarity": (f64::from(near.similarity) * 1e3).round() / 1e3,
+        })
+    })
+    .collect()
 }
 
 /// What an alarm action may say.
@@ -260,20 +281,6 @@ pub async fn alarm_action(
             }
         })
         .await?
-}
-
-/// `GET /api/models`.
-pub async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    Json(models_json(&shared))
-}
-
-/// The models' status as a JSON array.
-#[must_use]
-pub fn models_json(shared: &Shared) -> Value {
-    shared.models.as_ref().map_or_else(
-        || json!([]),
-        |runner| serde_json::to_value(runner.status()).unwrap_or_else(|_| json!([])),
-    )
 }
 
 /// `GET /api/buffer`.

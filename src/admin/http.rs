@@ -13,7 +13,7 @@ use axum::routing::{get, post};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::auth::Door;
-use super::{Shared, api, devices, events, metrics, page, status};
+use super::{Shared, api, devices, events, metrics, models, page, status};
 
 /// Largest request body, bytes.
 const MAX_BODY: usize = 256 * 1024;
@@ -117,7 +117,9 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/api/rules/{id}/{action}", post(api::rule_action))
         .route("/api/alarms", get(api::alarms))
         .route("/api/alarms/{id}/{action}", post(api::alarm_action))
-        .route("/api/models", get(api::models))
+        .route("/api/models", get(models::list))
+        .route("/api/models/shadow", post(models::shadow))
+        .route("/api/models/{name}/{action}", post(models::action))
         .route("/api/buffer", get(api::buffer))
         .route("/api/commands", get(api::commands))
         .route("/api/history", get(api::history))

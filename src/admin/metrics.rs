@@ -206,6 +206,47 @@ pub const NAMES: &[(&str, bool, &str)] = &[
         "1 while the lighter model answers",
     ),
     (
+        "sparkgate_model_degraded_total",
+        true,
+        "Times that a model missed its objective and gave way",
+    ),
+    (
+        "sparkgate_model_no_verdict_total",
+        true,
+        "Windows that came to nothing in a model, by reason",
+    ),
+    (
+        "sparkgate_model_drift_index",
+        false,
+        "Population stability index of a figure against the manifest's reference; 0.25 is a lot",
+    ),
+    (
+        "sparkgate_model_candidate_compared_total",
+        true,
+        "Windows that a shadow and the active version both scored",
+    ),
+    (
+        "sparkgate_model_candidate_agreed_total",
+        true,
+        "Of these, those with one verdict",
+    ),
+    ("sparkgate_text_embedded_total", true, "Texts embedded"),
+    (
+        "sparkgate_text_cached_total",
+        true,
+        "Of these, those whose template was known",
+    ),
+    (
+        "sparkgate_text_failed_total",
+        true,
+        "Texts that got no vector",
+    ),
+    (
+        "sparkgate_text_skipped_total",
+        true,
+        "Texts not taken, by reason",
+    ),
+    (
         "sparkgate_windows_without_verdict_total",
         true,
         "Windows that came to nothing, by reason",
@@ -494,6 +535,45 @@ fn models(shared: &Shared, to: &Exporter) {
             "sparkgate_model_fallback_active",
             &[("model", name)],
             u64::from(model.fallback_active),
+        );
+        let labels = [("model", name)];
+        to.counter("sparkgate_model_degraded_total", &labels, model.degraded);
+        for (reason, count) in &model.no_verdict {
+            to.counter(
+                "sparkgate_model_no_verdict_total",
+                &[("model", name), ("reason", reason)],
+                *count,
+            );
+        }
+        for (of, index) in &model.drift {
+            to.gauge_f64(
+                "sparkgate_model_drift_index",
+                &[("model", name), ("of", of)],
+                *index,
+            );
+        }
+        if let Some(candidate) = &model.candidate {
+            let (compared, agreed) = (candidate.compared, candidate.agreed);
+            to.counter(
+                "sparkgate_model_candidate_compared_total",
+                &labels,
+                compared,
+            );
+            to.counter("sparkgate_model_candidate_agreed_total", &labels, agreed);
+        }
+    }
+    let Some(text) = shared.embedder.as_ref().map(|embedder| embedder.status()) else {
+        return;
+    };
+    let labels: [(&str, &str); 1] = [("model", &text.model)];
+    to.counter("sparkgate_text_embedded_total", &labels, text.embedded);
+    to.counter("sparkgate_text_cached_total", &labels, text.cached);
+    to.counter("sparkgate_text_failed_total", &labels, text.failed);
+    for (reason, count) in &text.skipped {
+        to.counter(
+            "sparkgate_text_skipped_total",
+            &[("model", &text.model), ("reason", reason)],
+            *count,
         );
     }
 }

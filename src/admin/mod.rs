@@ -11,6 +11,7 @@ pub mod devices;
 pub mod events;
 pub mod http;
 pub mod metrics;
+pub mod models;
 pub mod page;
 pub mod status;
 
@@ -34,7 +35,11 @@ pub struct Shared {
     /// The bridge, where one is configured.
     pub bridge: Option<Arc<crate::bridge::BridgeHandle>>,
     /// The model runner, where models are loaded.
-    pub models: Option<Arc<models::Runner>>,
+    pub models: Option<Arc<::models::Runner>>,
+    /// Changes models' versions.
+    pub rollouts: Option<Arc<crate::rollout::Rollouts>>,
+    /// The text model, where one is configured.
+    pub embedder: Option<::models::text::Embedder>,
     /// Gateway id.
     pub gateway: String,
     /// When the process started.

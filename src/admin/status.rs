@@ -10,7 +10,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::api::{ApiError, models_json};
+use super::api::ApiError;
+use super::models::models_json;
 use crate::broker::Handle;
 use crate::pipeline::core::Counters;
 

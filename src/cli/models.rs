@@ -1,19 +1,51 @@
 //! `sparkgate models`: what runs, and whether files would.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use models::{BackendPreference, Source};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::client::{Client, block_on};
-use super::{Listing, Output, table};
+use super::online::encode;
+use super::{Listing, Output, Reach, table};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ModelsVerb {
     /// Models of the running gateway
     List(Listing),
+    /// Put a version beside the active one: it scores and is compared, and nothing acts on it
+    Shadow {
+        /// Model folder on the gateway
+        path: PathBuf,
+        /// Let it answer for this share of the devices instead, percent
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+        canary: u8,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Make the candidate the active version, now and after restarts
+    Promote {
+        /// Model
+        model: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Go back to the version before; again to undo it
+    Rollback {
+        /// Model
+        model: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Take the candidate away
+    Cancel {
+        /// Model
+        model: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
     /// Check hash, shapes and golden rows on this machine; exits 1 where a model would not be activated
     Verify {
         /// Model folders, or folders of them; without any, the models built in
@@ -35,16 +67,49 @@ pub(super) enum ModelsVerb {
 /// Runs the verb.
 pub(super) fn models(verb: ModelsVerb) -> ExitCode {
     match verb {
-        ModelsVerb::List(listing) => match list(&listing) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("sparkgate: {error:#}");
-                ExitCode::FAILURE
-            }
-        },
+        ModelsVerb::List(listing) => done(list(&listing)),
+        ModelsVerb::Shadow {
+            path,
+            canary,
+            reach,
+        } => done(shadow(&path, canary, &reach)),
+        ModelsVerb::Promote { model, reach } => done(change(&model, "promote", &reach)),
+        ModelsVerb::Rollback { model, reach } => done(change(&model, "rollback", &reach)),
+        ModelsVerb::Cancel { model, reach } => done(change(&model, "cancel", &reach)),
         ModelsVerb::Verify { paths, output } => verify(paths, output),
         ModelsVerb::Bench { paths, output } => bench(paths, output),
     }
+}
+
+fn done(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sparkgate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn shadow(path: &Path, canary: u8, reach: &Reach) -> anyhow::Result<()> {
+    // The gateway has a working folder of its own.
+    let path = std::path::absolute(path)?;
+    let body = json!({"path": path, "canary_percent": canary});
+    let answer = block_on(Client::new(reach)?.post("/api/models/shadow", &body))?;
+    let model = table::cell(answer.get("model"));
+    if canary == 0 {
+        eprintln!("{model}: scores beside the active version; compare with `models list`");
+    } else {
+        eprintln!("{model}: answers for {canary} % of the devices");
+    }
+    Ok(())
+}
+
+fn change(model: &str, action: &str, reach: &Reach) -> anyhow::Result<()> {
+    let path = format!("/api/models/{}/{action}", encode(model).replace('/', "%2F"));
+    block_on(Client::new(reach)?.post(&path, &json!({})))?;
+    eprintln!("{model}: {action} done");
+    Ok(())
 }
 
 fn sources(paths: Vec<PathBuf>) -> Vec<Source> {
@@ -91,6 +156,7 @@ fn list(listing: &Listing) -> anyhow::Result<()> {
             } else {
                 "-".to_owned()
             });
+            row.push(candidate(model.get("candidate")));
             row
         })
         .collect();
@@ -105,10 +171,29 @@ fn list(listing: &Listing) -> anyhow::Result<()> {
             "P95 µs",
             "OBJECTIVE µs",
             "FALLBACK",
+            "CANDIDATE",
         ],
         &rows,
     );
     Ok(())
+}
+
+/// Version and how it does, as `1.1.0 agrees in 99.2 % of 1200` or `1.1.0 answers for 10 %`.
+fn candidate(of: Option<&Value>) -> String {
+    let Some(of) = of.filter(|of| of.is_object()) else {
+        return "-".to_owned();
+    };
+    let version = table::cell(of.pointer("/status/version"));
+    let number = |key: &str| of.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+    let (compared, percent) = (number("compared"), number("canary_percent"));
+    if percent > 0.0 {
+        format!("{version} answers for {percent:.0} %")
+    } else if compared > 0.0 {
+        let share = 100.0 * number("agreed") / compared;
+        format!("{version} agrees in {share:.1} % of {compared:.0}")
+    } else {
+        format!("{version} has scored nothing yet")
+    }
 }
 
 fn verify(paths: Vec<PathBuf>, output: Output) -> ExitCode {
@@ -173,10 +258,16 @@ fn bench(paths: Vec<PathBuf>, output: Output) -> ExitCode {
                     model.model.as_deref().unwrap_or("-").to_owned(),
                     backend.backend.to_owned(),
                     backend.arithmetic.to_owned(),
-                    timing.batch.to_string(),
+                    timing.tokens.map_or_else(
+                        || timing.batch.to_string(),
+                        |tokens| format!("{tokens} tokens"),
+                    ),
                     format!("{:.1}", timing.p50_us),
                     format!("{:.1}", timing.p99_us),
                     format!("{:.1}", timing.p50_us_per_window),
+                    timing
+                        .to_onnxruntime
+                        .map_or("-".to_owned(), |ratio| format!("{ratio:.2}x")),
                 ]);
             }
             if let Some(reason) = &backend.reason {
@@ -197,6 +288,7 @@ fn bench(paths: Vec<PathBuf>, output: Output) -> ExitCode {
             "P50 µs",
             "P99 µs",
             "P50 µs A WINDOW",
+            "TO ort:cpu",
         ],
         &rows,
     );

@@ -92,7 +92,7 @@ pub(super) fn validate(args: &ConfigArgs, output: Output) -> ExitCode {
             }
             if !prepared.model_errors.is_empty() {
                 eprintln!(
-                    "{} models would not be activated",
+                    "{} of the above: the gateway would run without these models",
                     prepared.model_errors.len()
                 );
                 return ExitCode::from(EX_CONFIG);

@@ -38,7 +38,20 @@ pub(super) enum CommandsVerb {
 #[derive(Debug, Subcommand)]
 pub(super) enum AlarmsVerb {
     /// Alarms that are active or not acknowledged
-    List(Listing),
+    List {
+        /// One row for all that mean nearly the same (needs a text model)
+        #[arg(long)]
+        families: bool,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// One alarm with its values and recent alarms that mean nearly the same
+    Show {
+        /// Alarm id
+        id: String,
+        #[command(flatten)]
+        listing: Listing,
+    },
     /// Acknowledge
     Ack {
         /// Alarm id
@@ -326,7 +339,12 @@ pub(super) fn hold(target: &str, period: Span, reach: &Reach) -> anyhow::Result<
 
 pub(super) fn alarms(verb: AlarmsVerb) -> anyhow::Result<()> {
     let (id, action, body, reach) = match verb {
-        AlarmsVerb::List(listing) => {
+        AlarmsVerb::Show { id, listing } => return show_alarm(&id, &listing),
+        AlarmsVerb::List {
+            families: true,
+            listing,
+        } => return families(&listing),
+        AlarmsVerb::List { listing, .. } => {
             return list(
                 &listing,
                 "/api/alarms",
@@ -356,6 +374,99 @@ pub(super) fn alarms(verb: AlarmsVerb) -> anyhow::Result<()> {
         &body,
     ))?;
     eprintln!("{id}: {}", table::cell(answer.get("state")));
+    Ok(())
+}
+
+/// One row a family, the largest first.
+fn families(listing: &Listing) -> anyhow::Result<()> {
+    let answer = block_on(Client::new(&listing.reach)?.get("/api/alarms"))?;
+    let mut families: Vec<(String, Vec<&Value>)> = Vec::new();
+    for alarm in answer.as_array().into_iter().flatten() {
+        let own = table::cell(alarm.get("id"));
+        let name = alarm
+            .get("family")
+            .and_then(Value::as_str)
+            .map_or(own, str::to_owned);
+        match families.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, members)) => members.push(alarm),
+            None => families.push((name, vec![alarm])),
+        }
+    }
+    families.sort_by_key(|(_, members)| std::cmp::Reverse(members.len()));
+    if listing.output == Output::Json {
+        let all: Vec<Value> = families
+            .iter()
+            .map(|(name, members)| json!({"family": name, "alarms": members}))
+            .collect();
+        println!("{:#}", Value::Array(all));
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = families
+        .iter()
+        .map(|(name, members)| {
+            let waiting = members.iter().filter(|alarm| {
+                let state = alarm.get("state").and_then(Value::as_str);
+                state.is_some_and(|state| state.contains("unack"))
+            });
+            let devices: std::collections::BTreeSet<String> =
+                members.iter().map(|alarm| name_of(alarm)).collect();
+            vec![
+                name.clone(),
+                members.len().to_string(),
+                waiting.count().to_string(),
+                devices.len().to_string(),
+                table::cell(members.first().and_then(|alarm| alarm.get("message"))),
+            ]
+        })
+        .collect();
+    table::print(&["FAMILY", "ALARMS", "UNACK", "DEVICES", "MESSAGE"], &rows);
+    Ok(())
+}
+
+fn show_alarm(id: &str, listing: &Listing) -> anyhow::Result<()> {
+    let answer = block_on(Client::new(&listing.reach)?.get("/api/alarms"))?;
+    let alarms = answer.as_array().into_iter().flatten();
+    let mut alarms = alarms.filter(|alarm| alarm.get("id").and_then(Value::as_str) == Some(id));
+    let Some(alarm) = alarms.next() else {
+        anyhow::bail!("no alarm {id} is active or unacknowledged");
+    };
+    if listing.output == Output::Json {
+        println!("{alarm:#}");
+        return Ok(());
+    }
+    println!("{} {}", name_of(alarm), table::cell(alarm.get("message")));
+    for key in ["id", "rule", "version", "state", "priority", "by", "family"] {
+        println!("  {key:<10}{}", table::cell(alarm.get(key)));
+    }
+    println!("  {:<10}{}", "since", short_time(alarm.get("timestamp")));
+    for (name, value) in alarm
+        .get("values")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        println!("  {name} = {value}");
+    }
+    let near = alarm.get("neighbours").and_then(Value::as_array);
+    let rows: Vec<Vec<String>> = near
+        .into_iter()
+        .flatten()
+        .map(|near| {
+            vec![
+                table::cell(near.get("similarity")),
+                table::cell(near.get("id")),
+                name_of(near),
+                table::cell(near.get("message")),
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        println!();
+        table::print(
+            &["SIMILARITY", "ID", "DEVICE", "MEANS NEARLY THE SAME"],
+            &rows,
+        );
+    }
     Ok(())
 }
 

@@ -116,9 +116,15 @@ async fn reload(
                 })
                 .await;
             match done {
-                Ok(()) => tracing::info!(
-                    "configuration reloaded: rules, host, writes, users, rights and certificates; listeners, buffer, models and bridge need a restart"
-                ),
+                Ok(()) => {
+                    tokio::spawn(crate::texts::supply(
+                        shared.core.clone(),
+                        shared.embedder.clone(),
+                    ));
+                    tracing::info!(
+                        "configuration reloaded: rules, host, writes, users, rights and certificates; listeners, buffer, models and bridge need a restart"
+                    );
+                }
                 Err(error) => tracing::error!(%error, "reload"),
             }
         }

@@ -166,6 +166,16 @@ pub fn model_key(
     }
 }
 
+/// The rules' key of a model's key, the inverse of [`model_key`].
+#[must_use]
+pub fn rule_key_of_model(key: &models::DeviceKey) -> rules::Key {
+    rule_key(
+        &key.group,
+        &key.node,
+        Some(&key.device).filter(|device| &***device != "_"),
+    )
+}
+
 /// One metric as a sample of the models.
 #[must_use]
 pub fn model_sample(metric: &Metric, record: u64, received_ms: u64) -> models::Sample<'_> {

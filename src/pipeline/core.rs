@@ -47,6 +47,9 @@ pub struct Core {
     pub(super) host: HostSession,
     pub(super) rules: rules::Engine,
     pub(super) windows: Option<models::Windower>,
+    pub(super) texts: Option<super::texts::Texts>,
+    /// Windows without a verdict since the rules saw the last figures, by model.
+    pub(super) unanswered: BTreeMap<Arc<str>, u64>,
     pub(super) actuation: Actuation,
     pub(super) settings: Settings,
     pub(super) counters: Counters,
@@ -139,6 +142,8 @@ impl Core {
             host,
             rules,
             windows,
+            texts: None,
+            unanswered: BTreeMap::new(),
             actuation,
             settings,
             counters: Counters::default(),
@@ -545,7 +550,21 @@ impl Core {
         body: &Json,
         ports: &mut dyn Ports,
     ) -> RecordId {
-        let record = NewRecord {
+        let body = Bytes::from(body.to_string());
+        let record = self.derived(now, class, key, cause, body);
+        self.append_made(record, ports)
+    }
+
+    /// A record that is made here.
+    pub(super) fn derived(
+        &mut self,
+        now: Now,
+        class: Class,
+        key: Key,
+        cause: Option<Cause>,
+        body: Bytes,
+    ) -> NewRecord {
+        NewRecord {
             class,
             origin: Origin::Derived,
             engine_ms: now.engine_ms,
@@ -557,9 +576,13 @@ impl Core {
             schema: None,
             cause,
             traceparent: cause.and_then(|cause| self.traces.follow(cause)),
-            body: Bytes::from(body.to_string()),
+            body,
             extra: Vec::new(),
-        };
+        }
+    }
+
+    /// Appends what [`Core::derived`] made. Returns its id, 0 when there is no room.
+    pub(super) fn append_made(&mut self, record: NewRecord, ports: &mut dyn Ports) -> RecordId {
         match ports.append(record) {
             Appended::Stored(stored) => {
                 self.last_record = stored.id;

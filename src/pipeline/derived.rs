@@ -71,7 +71,7 @@ impl Core {
             let for_ms = until.map_or(0, |until| until.saturating_sub(event.engine_ms));
             object.insert("for_ms".to_owned(), for_ms.into());
         }
-        self.append_derived(
+        let record = self.append_derived(
             now,
             Class::Alarm,
             key_of_rule(&event.key),
@@ -79,6 +79,7 @@ impl Core {
             &body,
             ports,
         );
+        self.embed_alarm(now, event, record, ports);
         tracing::info!(alarm = %event.id, event = event.event.as_str(), message = %event.message, "alarm");
     }
 
@@ -128,6 +129,10 @@ impl Core {
             .into_iter()
             .map(|request| request.allow_when)
             .collect();
+        if super::rollouts::is_own(&plan) {
+            self.roll_out(now, &plan, &guards, ports);
+            return;
+        }
         if guards.iter().any(Option::is_some) {
             if self.guards.len() >= MOST_STAMPS {
                 self.guards.clear();
@@ -323,18 +328,36 @@ impl Core {
         urgent: bool,
         ports: &mut dyn Ports,
     ) {
+        let occurrence = format!("{word}/{}", now.engine_ms);
+        let priority = if urgent { "high" } else { "diagnostic" };
+        self.own_alarm(now, part, word, &occurrence, priority, message, true, ports);
+    }
+
+    /// As [`Core::tell`] for what begins and ends: raised and cleared under one id, rule `sparkgate.models`.
+    fn condition(&mut self, now: Now, word: &str, message: &str, on: bool, ports: &mut dyn Ports) {
+        self.own_alarm(now, "models", word, word, "low", message, on, ports);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each field of one body")]
+    fn own_alarm(
+        &mut self,
+        now: Now,
+        part: &str,
+        word: &str,
+        occurrence: &str,
+        priority: &str,
+        message: &str,
+        on: bool,
+        ports: &mut dyn Ports,
+    ) {
         let rule = format!("sparkgate.{part}");
-        let id = format!(
-            "{:016x}",
-            stable_hash(&format!("{rule}/{word}/{}", now.engine_ms))
-        );
         let body = serde_json::json!({
-            "id": id,
+            "id": format!("{:016x}", stable_hash(&format!("{rule}/{occurrence}"))),
             "rule": rule,
             "version": env!("CARGO_PKG_VERSION"),
-            "event": "raise",
-            "state": "unack",
-            "priority": if urgent { "high" } else { "diagnostic" },
+            "event": if on { "raise" } else { "clear" },
+            "state": if on { "unack" } else { "normal" },
+            "priority": priority,
             "message": message,
             "timestamp": now.wall_ms,
             "values": {"word": word},
@@ -347,17 +370,21 @@ impl Core {
         self.append_derived(now, Class::Alarm, key, None, &body, ports);
     }
 
+    /// Another thread answered.
+    pub fn handle_answer(&mut self, now: Now, answer: super::Answer, ports: &mut dyn Ports) {
+        match answer {
+            super::Answer::Model(event) => self.handle_model(now, event, ports),
+            super::Answer::Text(event) => self.handle_text(now, event, ports),
+            super::Answer::Rollout(outcome) => self.handle_rollout(now, outcome, ports),
+        }
+        self.settle(now, ports);
+    }
+
     /// A model answered.
-    pub fn handle_model(&mut self, now: Now, event: models::Event, ports: &mut dyn Ports) {
+    fn handle_model(&mut self, now: Now, event: models::Event, ports: &mut dyn Ports) {
         match event {
             models::Event::Inference(inference) => self.inferred(now, &inference, ports),
-            models::Event::NoVerdict(none) => {
-                *self
-                    .counters
-                    .no_verdict
-                    .entry(none.reason.name())
-                    .or_default() += 1;
-            }
+            models::Event::NoVerdict(none) => self.count_no_verdict(&none),
             models::Event::Objective {
                 model,
                 lighter,
@@ -367,6 +394,16 @@ impl Core {
                 objective_us,
             } => {
                 tracing::warn!(%model, ?lighter, mode = ?to, p95_us, objective_us, "latency objective");
+                let late = to != models::slo::Mode::Own;
+                let instead = match (&lighter, late) {
+                    (_, false) => "it answers itself again".to_owned(),
+                    (Some(lighter), true) => format!("`{lighter}` answers instead"),
+                    (None, true) => "each device loses the same share of its windows".to_owned(),
+                };
+                let message = format!(
+                    "model `{model}`: p95 {p95_us} µs, objective {objective_us} µs; {instead}"
+                );
+                self.condition(now, &format!("objective/{model}"), &message, late, ports);
             }
             models::Event::BackendChanged {
                 model,
@@ -375,6 +412,11 @@ impl Core {
                 reason,
             } => {
                 tracing::error!(%model, %from, ?to, reason, "model backend changed");
+                let now_on = to.map_or("nothing runs it any more".to_owned(), |to| {
+                    format!("{to} runs it now")
+                });
+                let message = format!("model `{model}`: {from} failed ({reason}); {now_on}");
+                self.tell(now, "models", "backend", &message, to.is_none(), ports);
             }
             models::Event::Drift {
                 model,
@@ -383,12 +425,33 @@ impl Core {
                 moved,
             } => {
                 tracing::warn!(%model, %of, index, moved, "model input drift");
+                let message = format!(
+                    "model `{model}`: `{of}` {} where it was validated (population stability index {index:.2})",
+                    if moved {
+                        "has moved away from"
+                    } else {
+                        "is back"
+                    }
+                );
+                self.condition(now, &format!("drift/{model}/{of}"), &message, moved, ports);
             }
             models::Event::Swapped { model, from, to } => {
                 tracing::info!(%model, %from, %to, "model version changed");
+                let message = format!("model `{model}`: version {to} answers, {from} before");
+                self.tell(now, "models", "version", &message, false, ports);
             }
         }
-        self.settle(now, ports);
+    }
+
+    /// A window came to nothing: counted by reason, and by model for the rules.
+    pub(super) fn count_no_verdict(&mut self, none: &models::NoVerdict) {
+        *self
+            .counters
+            .no_verdict
+            .entry(none.reason.name())
+            .or_default() += 1;
+        // As many as there are models.
+        *self.unanswered.entry(none.model.clone()).or_default() += 1;
     }
 
     fn inferred(&mut self, now: Now, inference: &models::Inference, ports: &mut dyn Ports) {

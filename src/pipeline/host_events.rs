@@ -305,6 +305,7 @@ pub(super) fn observe(
         core.rules.handle_event(&event);
     }
     core.drain_rules_at(now, read_at, ports);
+    core.embed_metrics(&key, metrics, id, received_ms, ports);
     if core.actuation.in_flight() > 0 {
         let target = Target {
             group: node.group.clone(),
@@ -350,13 +351,7 @@ fn windowed(core: &mut Core, outcomes: Vec<models::WindowOutcome>, ports: &mut d
     for outcome in outcomes {
         match outcome {
             models::WindowOutcome::Request(request) => ports.infer(request),
-            models::WindowOutcome::NoVerdict(none) => {
-                *core
-                    .counters
-                    .no_verdict
-                    .entry(none.reason.name())
-                    .or_default() += 1;
-            }
+            models::WindowOutcome::NoVerdict(none) => core.count_no_verdict(&none),
         }
     }
 }

@@ -8,7 +8,8 @@
 //! Inbound ─ HostSession ─ HostEvent ─ journal (id) ─ rules ─┬─ alarm ─ journal
 //!                                          │                ├─ write ─ broker, journal
 //!                                          │                └─ score event ◄─ journal ◄─ model result
-//!                                          └─ windows ─ model request ─ runner
+//!                                          ├─ windows ─ model request ─ runner
+//!                                          └─ texts ─ embedder ─ embedding ─ journal ─ rules
 //! ```
 
 pub mod ack;
@@ -22,8 +23,10 @@ mod host_events;
 pub mod latency;
 pub mod recover;
 pub mod remote;
+pub mod rollouts;
 pub mod subject;
 pub mod task;
+pub mod texts;
 pub mod trace;
 
 use std::sync::Arc;
@@ -43,8 +46,25 @@ pub trait Ports {
     /// Hands a window to the models. Never waits: what can't be taken is counted there.
     fn infer(&mut self, request: models::Request);
 
+    /// Hands a text over to be embedded. Never waits: what can't be taken is counted there.
+    fn embed(&mut self, request: models::text::TextRequest);
+
+    /// Starts to change a model's version; what became of it comes back as [`Answer::Rollout`].
+    fn roll_out(&mut self, order: rollouts::Order);
+
     /// Counts a record that could not be appended, so that the counters' identity holds.
     fn dropped(&mut self, record: &NewRecord, reason: &'static str);
+}
+
+/// What comes back from threads that a core has asked.
+#[derive(Debug)]
+pub enum Answer {
+    /// Of a model.
+    Model(models::Event),
+    /// Of the text model.
+    Text(models::text::TextEvent),
+    /// Of a change of version.
+    Rollout(rollouts::Outcome),
 }
 
 /// How an append went.

@@ -250,7 +250,10 @@ impl Core {
             }
             (Class::Alarm, _) => self.replay_operator(now, record),
             (Class::Command, _) => self.note_command(&body(record)),
-            (Class::Schema | Class::Embedding | Class::Gap | Class::Status | Class::Raw, _) => {}
+            (Class::Embedding, _) => {
+                self.replay_vector(now, rule_key(group, node, device), record);
+            }
+            (Class::Schema | Class::Gap | Class::Status | Class::Raw, _) => {}
         }
         self.complete(now, known, journal, restored);
     }

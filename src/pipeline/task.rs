@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::core::Core;
 use super::remote::{self, Outgoing, Remotes};
-use super::{Appended, Ports};
+use super::{Answer, Appended, Ports, rollouts};
 use crate::broker::{Delivery, Handle, Publish, Qos, Written};
 use crate::buffer::record::NewRecord;
 use crate::buffer::{AppendError, Journal};
@@ -26,6 +26,8 @@ use super::latency::Histogram;
 const BATCH: usize = 256;
 /// Questions that may wait.
 const QUESTIONS: usize = 64;
+/// Changes of version that may wait.
+const ORDERS: usize = 8;
 /// Longest wait for the disk at a stop.
 const STOP_SYNC: Duration = Duration::from_secs(3);
 /// Longest time without a look at the clocks.
@@ -86,8 +88,14 @@ pub struct Parts {
     pub deliveries: mpsc::Receiver<Delivery>,
     /// Connections to other brokers.
     pub remotes: Remotes,
-    /// Model runner and what it answers.
-    pub models: Option<(Arc<models::Runner>, mpsc::Receiver<models::Event>)>,
+    /// Model runner.
+    pub runner: Option<Arc<models::Runner>>,
+    /// Changes models' versions.
+    pub rollouts: Option<Arc<crate::rollout::Rollouts>>,
+    /// Text model.
+    pub embedder: Option<models::text::Embedder>,
+    /// What they answer, and where to.
+    pub answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     /// Writes snapshots.
     pub checkpointer: Checkpointer,
     /// Whether a QoS 1 or 2 acknowledgement waits for the disk.
@@ -174,29 +182,33 @@ async fn run(
         broker,
         mut deliveries,
         remotes,
-        models,
+        runner,
+        rollouts,
+        embedder,
+        answers: (answer, mut answers),
         mut checkpointer,
         durable_ack,
     } = parts;
-    let (runner, mut answers) = match models {
-        Some((runner, answers)) => (Some(runner), Some(answers)),
-        None => (None, None),
-    };
     let mut durable = journal.durable();
     let Remotes {
         mut arrivals,
         outgoing,
     } = remotes;
+    let figures = runner.clone();
     let mut ports = RealPorts {
         journal: journal.clone(),
         broker,
         outgoing,
         runner,
+        orders: rollouts.and_then(|rollouts| take_orders(rollouts, answer.clone())),
+        embedder,
+        answer,
         latency: core.latency(),
     };
     core.close_open_commands(clock.now(), &mut ports);
     let mut batch = Vec::with_capacity(BATCH);
     let mut next_tick = Instant::now();
+    let mut next_figures_ms = 0;
     loop {
         beats.fetch_add(1, Ordering::Relaxed);
         let wake = core
@@ -222,15 +234,15 @@ async fn run(
             Some((server, arrival)) = arrivals.recv() => {
                 remote::handle(&mut core, clock.now(), server, arrival, &mut ports);
             }
-            Some(event) = next_answer(&mut answers) => core.handle_model(clock.now(), event, &mut ports),
+            Some(answer) = answers.recv() => core.handle_answer(clock.now(), answer, &mut ports),
             Some(question) = asked.recv() => question(&mut core, clock.now(), &mut ports),
             () = tokio::time::sleep_until(wake.into()) => {}
             _ = stopped.changed() => break,
         }
         // A full queue of messages must not starve what is asked and answered beside it.
         for _ in 0..16 {
-            if let Some(Ok(event)) = answers.as_mut().map(mpsc::Receiver::try_recv) {
-                core.handle_model(clock.now(), event, &mut ports);
+            if let Ok(answer) = answers.try_recv() {
+                core.handle_answer(clock.now(), answer, &mut ports);
             }
         }
         for _ in 0..BATCH {
@@ -251,6 +263,13 @@ async fn run(
                 core.acknowledge_from_memory();
             }
         }
+        if let Some(runner) = figures
+            .as_ref()
+            .filter(|_| now.engine_ms >= next_figures_ms)
+        {
+            next_figures_ms = now.engine_ms.saturating_add(rollouts::EVERY_MS);
+            core.handle_figures(now, &runner.status(), &mut ports);
+        }
         checkpointer.maybe(&mut core, now, &journal);
         if Instant::now() >= next_tick {
             next_tick = Instant::now() + TICK;
@@ -269,10 +288,31 @@ async fn run(
     checkpointer.last(&mut core, now, &journal);
 }
 
-async fn next_answer(answers: &mut Option<mpsc::Receiver<models::Event>>) -> Option<models::Event> {
-    match answers {
-        Some(answers) => answers.recv().await,
-        None => std::future::pending().await,
+/// A thread that changes versions one after another: it may wait for a running batch, the pipeline may not. It ends
+/// with the sender.
+fn take_orders(
+    rollouts: Arc<crate::rollout::Rollouts>,
+    answer: mpsc::Sender<Answer>,
+) -> Option<std::sync::mpsc::SyncSender<rollouts::Order>> {
+    let (orders, taken) = std::sync::mpsc::sync_channel::<rollouts::Order>(ORDERS);
+    let spawned = std::thread::Builder::new()
+        .name("rollout".to_owned())
+        .spawn(move || {
+            for order in taken {
+                let done = rollouts.apply(&order.model, order.action);
+                let refused = done.err().map(|error| error.to_string());
+                let outcome = rollouts::Outcome { order, refused };
+                if answer.blocking_send(Answer::Rollout(outcome)).is_err() {
+                    return;
+                }
+            }
+        });
+    match spawned {
+        Ok(_) => Some(orders),
+        Err(error) => {
+            tracing::error!(%error, "no thread for changes of version by rules");
+            None
+        }
     }
 }
 
@@ -281,6 +321,9 @@ struct RealPorts {
     broker: Arc<dyn Handle>,
     outgoing: HashMap<ServerId, mpsc::Sender<Outgoing>>,
     runner: Option<Arc<models::Runner>>,
+    orders: Option<std::sync::mpsc::SyncSender<rollouts::Order>>,
+    embedder: Option<models::text::Embedder>,
+    answer: mpsc::Sender<Answer>,
     latency: Arc<std::sync::Mutex<Histogram>>,
 }
 
@@ -330,6 +373,32 @@ impl Ports for RealPorts {
             // What can't be taken is counted by the runner, with its reason.
             let _ = runner.try_submit(request);
         }
+    }
+
+    fn embed(&mut self, request: models::text::TextRequest) {
+        if let Some(embedder) = &self.embedder {
+            // What can't be taken is counted by the embedder, with its reason.
+            let _ = embedder.try_submit(request);
+        }
+    }
+
+    fn roll_out(&mut self, order: rollouts::Order) {
+        use std::sync::mpsc::TrySendError;
+        let (order, why) = match self
+            .orders
+            .as_ref()
+            .map(|orders| orders.try_send(order.clone()))
+        {
+            Some(Ok(())) => return,
+            Some(Err(TrySendError::Full(order))) => (order, "too many changes of version wait"),
+            Some(Err(TrySendError::Disconnected(order))) => (order, "stopping"),
+            None => (order, "no model runs"),
+        };
+        let refused = Some(why.to_owned());
+        // When even answers find no room, the record stays without an outcome until the next start.
+        let _ = self
+            .answer
+            .try_send(Answer::Rollout(rollouts::Outcome { order, refused }));
     }
 
     fn dropped(&mut self, record: &NewRecord, reason: &'static str) {

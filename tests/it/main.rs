@@ -24,6 +24,10 @@ mod faults;
 mod foreign;
 mod hostile;
 mod house;
+mod models;
 mod profiles;
+#[path = "../../models/tests/it/python.rs"]
+#[allow(dead_code)]
+mod python;
 mod servers;
 mod service;

@@ -34,6 +34,29 @@ impl Default for TextConfig {
     }
 }
 
+/// What a text is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TextSource {
+    /// The value of a String metric that the manifest names.
+    Metric {
+        /// Its name.
+        name: Arc<str>,
+        /// Its place in the record.
+        index: u32,
+        /// Its timestamp, ms since the epoch.
+        time_ms: i64,
+    },
+    /// An alarm's message: it gets neighbours and becomes one.
+    Alarm {
+        /// The alarm's id.
+        id: Arc<str>,
+        /// The rule that raised it.
+        rule: Arc<str>,
+        /// When it was raised, ms since the epoch.
+        time_ms: i64,
+    },
+}
+
 /// A text to be embedded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextRequest {
@@ -43,8 +66,8 @@ pub struct TextRequest {
     pub key: DeviceKey,
     /// The text.
     pub text: Arc<str>,
-    /// It is an alarm: it gets neighbours and becomes one.
-    pub alarm: bool,
+    /// Metric or alarm.
+    pub source: TextSource,
 }
 
 /// A text's vector.
@@ -364,7 +387,7 @@ impl Worker {
             }
         };
         let mut neighbours = Vec::new();
-        if request.alarm {
+        if let TextSource::Alarm { id, .. } = &request.source {
             neighbours = self.index.nearest(
                 &vector,
                 self.config.neighbours,
@@ -372,12 +395,13 @@ impl Worker {
             );
             // A bounded copy: a text may be as long as its sender likes.
             let text: String = request.text.chars().take(MAX_TEXT).collect();
-            self.index.push(
-                request.record,
-                request.key.clone(),
-                text.into(),
-                vector.clone(),
-            );
+            self.index.push(super::Alarm {
+                id: id.clone(),
+                record: request.record,
+                key: request.key.clone(),
+                text: text.into(),
+                vector: vector.clone(),
+            });
         }
         let manifest = &self.inner.manifest;
         let backend = self.model.as_ref().map_or("", |m| m.backend.name());

@@ -15,11 +15,35 @@ mod model;
 mod neighbours;
 
 pub use embedder::{
-    Embedder, Embedding, PhraseError, TextConfig, TextEvent, TextFailure, TextRequest, TextStatus,
+    Embedder, Embedding, PhraseError, TextConfig, TextEvent, TextFailure, TextRequest, TextSource,
+    TextStatus,
 };
 pub use manifest::{TextLimits, TextManifest, Vocabulary};
 pub use model::{EmbedError, TextModel};
-pub use neighbours::{Neighbour, Neighbours};
+pub use neighbours::{Alarm, Neighbour, Neighbours};
+
+use std::path::PathBuf;
+
+/// The file that makes a folder one of a text model.
+pub const MANIFEST: &str = "embedding.toml";
+
+/// The folders of text models at `paths`, in order: a path itself, or folders in it.
+pub fn folders(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let is_text = |path: &PathBuf| path.join(MANIFEST).is_file();
+    let mut found = Vec::new();
+    for path in paths {
+        if is_text(path) {
+            found.push(path.clone());
+            continue;
+        }
+        let entries = std::fs::read_dir(path).into_iter().flatten();
+        let mut inner: Vec<PathBuf> = entries.filter_map(|e| e.ok().map(|e| e.path())).collect();
+        inner.retain(is_text);
+        inner.sort();
+        found.append(&mut inner);
+    }
+    found
+}
 
 /// Characters of a text that are looked at.
 pub const MAX_TEXT: usize = 2000;

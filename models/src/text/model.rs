@@ -61,7 +61,7 @@ impl TextFiles {
     /// The manifest alone: cheap, for starting up.
     pub(super) fn manifest(folder: &Path) -> Result<TextManifest, Vec<LoadError>> {
         let origin = folder.display().to_string();
-        let bytes = read_limited(&folder.join("embedding.toml"), 1 << 20).map_err(|e| vec![e])?;
+        let bytes = read_limited(&folder.join(super::MANIFEST), 1 << 20).map_err(|e| vec![e])?;
         let text = String::from_utf8_lossy(&bytes);
         TextManifest::parse(&text).map_err(|list| {
             list.into_iter()
@@ -153,6 +153,7 @@ pub struct TextModel {
     pub backend: BackendId,
     /// Backends before it in the preference, and why not.
     pub passed_over: Vec<PassedOver>,
+    golden_rows: usize,
     runner: Plans,
 }
 
@@ -297,6 +298,11 @@ impl Plans {
 }
 
 impl TextModel {
+    /// The manifest of a folder; nothing else is read.
+    pub fn manifest(folder: &Path) -> Result<TextManifest, Vec<LoadError>> {
+        TextFiles::manifest(folder)
+    }
+
     /// Reads a folder, checks hashes, and loads on the first backend on which the golden
     /// rows hold. Takes a second or so; no thread that others wait for should do it.
     pub fn open(folder: &Path, backends: &[Arc<dyn Backend>]) -> Result<Self, Vec<LoadError>> {
@@ -316,6 +322,7 @@ impl TextModel {
                         manifest,
                         backend: backend.id(),
                         passed_over,
+                        golden_rows: files.golden.rows.len(),
                         runner,
                     });
                 }
@@ -330,6 +337,11 @@ impl TextModel {
             model: files.manifest.name.clone(),
             passed_over,
         }])
+    }
+
+    /// Golden rows that held.
+    pub fn golden_rows(&self) -> usize {
+        self.golden_rows
     }
 
     /// The vector of a template; see [`super::mask`].

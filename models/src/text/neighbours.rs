@@ -8,6 +8,8 @@ use std::sync::Arc;
 /// A recent alarm that means nearly the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Neighbour {
+    /// Its id.
+    pub alarm: Arc<str>,
     /// Its record.
     pub record: u64,
     /// Its device.
@@ -18,17 +20,25 @@ pub struct Neighbour {
     pub similarity: f32,
 }
 
-struct Entry {
-    record: u64,
-    key: DeviceKey,
-    text: Arc<str>,
-    vector: Arc<[f32]>,
+/// An alarm among which neighbours are found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Alarm {
+    /// Its id.
+    pub id: Arc<str>,
+    /// Its record.
+    pub record: u64,
+    /// Its device.
+    pub key: DeviceKey,
+    /// Its text.
+    pub text: Arc<str>,
+    /// Length 1.
+    pub vector: Arc<[f32]>,
 }
 
 /// A bounded list of vectors of one space, the oldest going first. Searching looks at
 /// all of them: 2,000 alarms of 384 numbers are under a megaflop.
 pub struct Neighbours {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<Alarm>,
     max: usize,
 }
 
@@ -41,25 +51,22 @@ impl Neighbours {
         }
     }
 
-    /// Adds an alarm.
-    pub fn push(&mut self, record: u64, key: DeviceKey, text: Arc<str>, vector: Arc<[f32]>) {
+    /// Adds an alarm; the oldest goes when there is no room. One that is raised again stands
+    /// at its newest place only.
+    pub fn push(&mut self, alarm: Alarm) {
         if self.max == 0 {
             return;
         }
+        self.entries.retain(|known| known.id != alarm.id);
         if self.entries.len() >= self.max {
             self.entries.pop_front();
         }
-        self.entries.push_back(Entry {
-            record,
-            key,
-            text,
-            vector,
-        });
+        self.entries.push_back(alarm);
     }
 
     /// At most `count` alarms at or above `least`, nearest first, newer before older.
     pub fn nearest(&self, vector: &[f32], count: usize, least: f32) -> Vec<Neighbour> {
-        let mut found: Vec<(f32, &Entry)> = self
+        let mut found: Vec<(f32, &Alarm)> = self
             .entries
             .iter()
             .rev()
@@ -71,6 +78,7 @@ impl Neighbours {
         found
             .into_iter()
             .map(|(similarity, e)| Neighbour {
+                alarm: e.id.clone(),
                 record: e.record,
                 key: e.key.clone(),
                 text: e.text.clone(),
@@ -100,12 +108,13 @@ mod tests {
         assert!(index.is_empty());
         for (record, x) in [(1, 1.0f32), (2, 0.6), (3, 0.0), (4, 0.8)] {
             let vector = [x, (1.0 - x * x).sqrt()];
-            index.push(
+            index.push(Alarm {
+                id: format!("a{record}").into(),
                 record,
-                DeviceKey::new("g", "n", "d"),
-                "t".into(),
-                vector.to_vec().into(),
-            );
+                key: DeviceKey::new("g", "n", "d"),
+                text: "t".into(),
+                vector: vector.to_vec().into(),
+            });
         }
         assert_eq!(index.len(), 3, "record 1 is gone");
         let found = index.nearest(&[1.0, 0.0], 5, 0.5);

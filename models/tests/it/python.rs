@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 const PACKAGES: [&str; 3] = ["numpy==2.4.6", "onnx==1.23.2", "onnxruntime==1.32.0"];
 const TOKENIZERS: &str = "tokenizers==0.23.3";
 
-fn must(what: &str, remedy: &str, command: &mut Command) {
+pub(crate) fn must(what: &str, remedy: &str, command: &mut Command) {
     match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {}
         Ok(output) => panic!(
@@ -19,6 +19,16 @@ fn must(what: &str, remedy: &str, command: &mut Command) {
         ),
         Err(error) => panic!("{what} cannot be run: {error}\nRemedy: {remedy}"),
     }
+}
+
+/// The folder of the scripts, from this crate or from the workspace's root, whose tests share this file.
+fn scripts() -> PathBuf {
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    ["make", "models/make"]
+        .iter()
+        .map(|folder| crate_folder.join(folder))
+        .find(|folder| folder.is_dir())
+        .expect("the folder of the scripts")
 }
 
 /// The virtual environment.
@@ -59,6 +69,12 @@ fn environment() -> &'static Path {
         }
         place
     })
+}
+
+/// Python with numpy, onnx and onnxruntime.
+#[allow(dead_code, reason = "for the tests of the workspace's root")]
+pub(crate) fn interpreter() -> PathBuf {
+    environment().join("bin/python")
 }
 
 /// libonnxruntime of the Python package.
@@ -185,7 +201,7 @@ pub(crate) fn text_model() -> PathBuf {
             let lock = File::create(folder.join("minilm.lock")).unwrap();
             lock.lock().unwrap();
             let place = folder.join("minilm");
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("make/make_text.py");
+            let script = scripts().join("make_text.py");
             // Made again when the script changes.
             let wanted = format!("{MINILM}\n{}", std::fs::read_to_string(&script).unwrap());
             let stamp = place.join(".made");

@@ -1,7 +1,7 @@
 use crate::python;
 use models::text::{
-    Embedder, Embedding, PhraseError, TextConfig, TextEvent, TextModel, TextRequest, mask,
-    similarity,
+    Embedder, Embedding, PhraseError, TextConfig, TextEvent, TextModel, TextRequest, TextSource,
+    mask, similarity,
 };
 use models::{BackendId, BackendPreference, DeviceKey};
 use std::path::Path;
@@ -36,7 +36,11 @@ fn alarm(record: u64, text: &str) -> TextRequest {
         record,
         key: DeviceKey::new("g", "n", "d"),
         text: text.into(),
-        alarm: true,
+        source: TextSource::Alarm {
+            id: format!("a{record}").into(),
+            rule: "r".into(),
+            time_ms: 0,
+        },
     }
 }
 

@@ -240,6 +240,14 @@ impl Engine {
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
+    /// Whether a rule of this id names `similar` anywhere.
+    #[must_use]
+    pub fn compares_texts(&self, rule: &str) -> bool {
+        self.defs
+            .iter()
+            .any(|def| *def.id == *rule && !def.uses.phrases.is_empty())
+    }
+
     /// The models that rules name in `score`, sorted.
     #[must_use]
     pub fn models(&self) -> Vec<Arc<str>> {

@@ -32,6 +32,11 @@ impl Pack {
         &self.version
     }
 
+    /// The phrases that its rules name in `similar`.
+    pub fn phrases(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.rules.iter().flat_map(|rule| &rule.uses.phrases)
+    }
+
     /// Ids of its rules, in the order of the file.
     pub fn rules(&self) -> impl Iterator<Item = &str> {
         self.rules.iter().map(|rule| &*rule.id)
@@ -48,7 +53,10 @@ pub(crate) struct Scope {
 
 impl Scope {
     pub(crate) fn contains(&self, key: &Key) -> bool {
-        self.group.matches(&key.group)
+        // As `$` topics in MQTT: what the gateway says of itself is seen by those who name it.
+        let named = !key.group.starts_with('#') || self.group.as_str().starts_with('#');
+        named
+            && self.group.matches(&key.group)
             && self.node.matches(&key.node)
             && self.device.matches(key.device_name())
     }

@@ -148,7 +148,9 @@ export async function rules() {
 export async function models() {
   const list = await get("/api/models");
   rows($("model-rows"), list.map((m) => el("tr", { key: m.model }, cell(`${m.model}${m.demonstration ? " (demonstration)" : ""}`), cell(m.version),
-    cell(m.backend ?? "none", m.backend ? undefined : "bad"), cell(count(m.runs), "n"), cell(micros(m.p95_us), m.p95_us > m.objective_us ? "n bad" : "n"), cell(micros(m.objective_us), "n"),
+    // A text model loads on first use, and has no objective.
+    m.kind === "text" && !m.error ? cell(m.backend ?? "not used yet") : cell(m.backend ?? "none", m.backend ? undefined : "bad"), cell(count(m.runs), "n"),
+    cell(m.kind === "text" ? "–" : micros(m.p95_us), m.p95_us > m.objective_us ? "n bad" : "n"), cell(m.kind === "text" ? "–" : micros(m.objective_us), "n"),
     cell(m.fallback_active ? `runs ${m.lighter}` : m.lighter ?? "–", m.fallback_active ? "warn" : "soft"),
     el("td", {}, (m.passed_over ?? []).length ? el("details", {}, el("summary", {}, m.passed_over.map((p) => p.backend ?? p).join(", ")), el("ul", {}, m.passed_over.map((p) => el("li", {}, `${p.backend ?? p}: ${p.reason ?? ""}`)))) : "–"))), 8, "No model is configured.");
 }

@@ -188,7 +188,7 @@ pub struct Node {
     aliases: std::collections::HashMap<String, u64>,
 }
 
-fn metric(name: &str, alias: u64, kind: DataType) -> payload::Metric {
+pub fn metric(name: &str, alias: u64, kind: DataType) -> payload::Metric {
     let mut metric = payload::Metric::new();
     metric.set_name(name.to_owned());
     metric.set_alias(alias);
