@@ -28,6 +28,9 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Room that is kept for opening on a full disk, in bytes.
     pub ballast_bytes: u64,
+    /// Leaves out the fdatasync of a commit. Only for the test that proves that it is needed.
+    #[doc(hidden)]
+    pub without_fdatasync: bool,
 }
 
 impl Default for Options {
@@ -35,6 +38,7 @@ impl Default for Options {
         Self {
             cache_bytes: 16 << 20,
             ballast_bytes: 4 << 20,
+            without_fdatasync: false,
         }
     }
 }
@@ -151,7 +155,7 @@ pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
     let reason = chain(&reason);
     let aside = set_aside(dir, &base)?;
     tracing::error!(reason, aside = %aside.display(), "state database set aside");
-    let store = SledStore::create(&base, options.cache_bytes).map_err(OpenError::Make)?;
+    let store = SledStore::create(&base, &options).map_err(OpenError::Make)?;
     let snapshot = snapshot::intact(dir)?.pop();
     if let Some(snapshot) = &snapshot {
         snapshot::load(snapshot, &store)?;
@@ -235,9 +239,9 @@ fn try_open(
 ) -> Result<SledStore, StateError> {
     let attempt = || {
         if !exists && !base.exists() {
-            return SledStore::create(base, options.cache_bytes);
+            return SledStore::create(base, options);
         }
-        let store = SledStore::open(base, options.cache_bytes)?;
+        let store = SledStore::open(base, options)?;
         store.scan_all()?;
         Ok(store)
     };

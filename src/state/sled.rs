@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{fdatasync, statvfs};
 
 use crate::state::value::{self, Stored};
-use crate::state::{Batch, Pairs, StateError, StateStore, check_key};
+use crate::state::{Batch, Options, Pairs, StateError, StateStore, check_key};
 
 /// sled allocates its log in segments of this size.
 const SEGMENT: u64 = 512 << 10;
@@ -36,6 +36,7 @@ pub struct SledStore {
     dir: PathBuf,
     committing: Mutex<()>,
     poisoned: AtomicBool,
+    without_fdatasync: bool,
 }
 
 impl std::fmt::Debug for SledStore {
@@ -69,8 +70,8 @@ fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -
 
 impl SledStore {
     /// Makes a database in `dir`, which must not exist.
-    pub(crate) fn create(dir: &Path, cache_bytes: u64) -> Result<Self, StateError> {
-        let store = Self::start(dir, cache_bytes)?;
+    pub(crate) fn create(dir: &Path, options: &Options) -> Result<Self, StateError> {
+        let store = Self::start(dir, options)?;
         let synced = |path: &Path| {
             File::open(path)
                 .and_then(|file| file.sync_all())
@@ -92,8 +93,8 @@ impl SledStore {
 
     /// Opens the database in `dir`. Reads nothing of it yet but the mark that it was once finished: sled
     /// takes a folder whose `db` is gone for a new one. See [`Self::scan_all`].
-    pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, StateError> {
-        let store = Self::start(dir, cache_bytes)?;
+    pub(crate) fn open(dir: &Path, options: &Options) -> Result<Self, StateError> {
+        let store = Self::start(dir, options)?;
         let mark = guarded(|| store.db.get(MARK).map_err(StateError::Database))?;
         if mark.as_deref() == Some(&[MARK_VERSION]) {
             Ok(store)
@@ -102,11 +103,11 @@ impl SledStore {
         }
     }
 
-    fn start(dir: &Path, cache_bytes: u64) -> Result<Self, StateError> {
+    fn start(dir: &Path, options: &Options) -> Result<Self, StateError> {
         let db = guarded(|| {
             let config = ::sled::Config::new()
                 .path(dir)
-                .cache_capacity(cache_bytes)
+                .cache_capacity(options.cache_bytes)
                 .flush_every_ms(None);
             config.open().map_err(StateError::Database)
         })?;
@@ -119,6 +120,7 @@ impl SledStore {
             dir: dir.to_owned(),
             committing: Mutex::new(()),
             poisoned,
+            without_fdatasync: options.without_fdatasync,
         })
     }
 
@@ -223,6 +225,9 @@ impl SledStore {
         }
         self.db.apply_batch(out).map_err(StateError::Database)?;
         self.db.flush().map_err(StateError::Database)?;
+        if self.without_fdatasync {
+            return Ok(());
+        }
         fdatasync(&self.file).map_err(|error| io_error("sync", &self.dir)(error.into()))
     }
 }

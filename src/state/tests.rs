@@ -13,6 +13,7 @@ fn options() -> Options {
     Options {
         cache_bytes: 1 << 20,
         ballast_bytes: 64 << 10,
+        ..Options::default()
     }
 }
 

@@ -25,6 +25,7 @@ mod foreign;
 mod hostile;
 mod house;
 mod models;
+mod power;
 mod profiles;
 #[path = "../../models/tests/it/python.rs"]
 #[allow(dead_code)]

@@ -34,9 +34,16 @@ pub struct Builder {
     bridge: Option<String>,
     ready: bool,
     env: Vec<(String, String)>,
+    data: Option<PathBuf>,
 }
 
 impl Builder {
+    /// Keeps its data in this folder instead of one of its own.
+    pub fn data_dir(mut self, folder: &Path) -> Self {
+        self.data = Some(folder.to_owned());
+        self
+    }
+
     /// Sets an environment variable of the process.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
@@ -76,7 +83,9 @@ impl Builder {
         let config = format!(
             "[gateway]\nid = \"{}\"\ndata_dir = \"{}\"\n[mqtt]\nlisten = [\"{mqtt}\"]\n[admin]\nlisten = \"{admin}\"\n{bridge}{}",
             self.id,
-            folder.path().join("data").display(),
+            self.data
+                .unwrap_or_else(|| folder.path().join("data"))
+                .display(),
             self.more,
         );
         let mut gateway = Gateway {
@@ -104,6 +113,7 @@ impl Gateway {
             bridge: None,
             ready: true,
             env: Vec::new(),
+            data: None,
         }
     }
 
@@ -154,7 +164,7 @@ impl Gateway {
     /// kill -9.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            child.kill().expect("kill");
+            let _ = child.kill();
             child.wait().expect("wait");
         }
     }
@@ -174,6 +184,7 @@ impl Gateway {
         self.child.as_ref().expect("running").id()
     }
 
+    /// Kills it, or what is left of it, and starts it again.
     pub fn restart(&mut self) {
         self.kill();
         self.spawn();
