@@ -193,8 +193,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what waits in `lane`, as far as there is room. `retry`: try also where there was none.
+    /// Writes what waits in `lane` now, as far as there is room. `retry`: try also where there was none. What
+    /// arrives meanwhile is for the next round, so that a flood of data holds up neither fsync nor alarms.
     fn write(&mut self, lane: Lane, retry: bool) -> Result<(), Stop> {
+        let until = self.shared.lock().ledger.lane(lane).last_id;
         loop {
             let batch = {
                 let state = self.shared.lock();
@@ -207,6 +209,9 @@ impl Writer {
             let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
                 return Ok(());
             };
+            if first.record.id > until {
+                return Ok(());
+            }
             self.frame.clear();
             self.frame.resize(FRAME_HEADER, 0);
             let mut frame = std::mem::take(&mut self.frame);
