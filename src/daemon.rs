@@ -431,7 +431,11 @@ pub async fn watchdog(shared: Arc<crate::admin::Shared>, period: Duration) {
         let hanging = stat
             .fsync_in_flight_ms
             .is_some_and(|ms| ms > FSYNC_PATIENCE_MS);
-        if beats != last && !hanging {
+        // A round trip through the broker's lock: a core that hangs would not answer.
+        let broker = shared.broker.clone();
+        let answer = tokio::task::spawn_blocking(move || broker.stats().connections);
+        let answers = matches!(tokio::time::timeout(period / 4, answer).await, Ok(Ok(_)));
+        if beats != last && !hanging && answers {
             last = beats;
             let counts = shared.journal.counts();
             let uplink = shared

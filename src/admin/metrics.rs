@@ -347,6 +347,21 @@ pub const NAMES: &[(&str, bool, &str)] = &[
         true,
         "What the broker refused, by reason",
     ),
+    (
+        "sparkgate_mqtt_connects_total",
+        true,
+        "Accepted CONNECTs, by MQTT version",
+    ),
+    (
+        "sparkgate_mqtt_disconnects_total",
+        true,
+        "Ended client connections, by reason",
+    ),
+    (
+        "sparkgate_mqtt_certificate_expiry_timestamp_seconds",
+        false,
+        "When a file of [mqtt.tls] ends: server, client_ca or crl",
+    ),
 ];
 
 /// `GET /metrics`.
@@ -465,6 +480,27 @@ async fn render(shared: &Shared) -> Result<String, ApiError> {
             "sparkgate_mqtt_refused_total",
             &[("reason", reason)],
             *count,
+        );
+    }
+    if let Some(clients) = &broker.clients {
+        for (version, count) in &clients.connects {
+            let labels = [("version", *version)];
+            to.counter("sparkgate_mqtt_connects_total", &labels, *count);
+        }
+        for (reason, count) in &clients.disconnects {
+            let labels = [("reason", *reason)];
+            to.counter("sparkgate_mqtt_disconnects_total", &labels, *count);
+        }
+    }
+    for certificate in &broker.certificates {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "seconds since 1970 are exact in a double"
+        )]
+        to.gauge_f64(
+            "sparkgate_mqtt_certificate_expiry_timestamp_seconds",
+            &[("certificate", certificate.what)],
+            certificate.ends as f64,
         );
     }
     Ok(to.recorder.handle().render())

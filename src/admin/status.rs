@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::Json;
 use axum::extract::State;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::api::ApiError;
 use super::models::models_json;
-use crate::broker::Handle;
+use crate::broker::{ClientStats, Event, Handle, Validity};
 use crate::pipeline::core::Counters;
 
 /// What one short question to the core brings.
@@ -201,6 +202,8 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
             "retained": broker.retained, "publishes": broker.publishes,
             "dropped": broker.dropped.into_iter().collect::<BTreeMap<_, _>>(),
             "refused": broker.refused.into_iter().collect::<BTreeMap<_, _>>(),
+            "clients": broker.clients.map(|clients| clients_json(clients, now_ms)),
+            "certificates": certificates_json(&broker.certificates),
         },
         "models": models_json(shared),
         "alarms": {"unacknowledged": view.unacknowledged, "active": view.active},
@@ -234,9 +237,54 @@ pub async fn export(
     }
 }
 
+/// Comings and goings of MQTT clients; the newest first.
+fn clients_json(clients: ClientStats, now_ms: u64) -> Value {
+    let recent: Vec<Value> = clients
+        .recent
+        .into_iter()
+        .map(|recent| {
+            let age = u64::try_from(recent.age.as_millis()).unwrap_or(u64::MAX);
+            let at = now_ms.saturating_sub(age);
+            match recent.event {
+                Event::Connected {
+                    client,
+                    user,
+                    address,
+                    protocol,
+                } => json!({
+                    "event": "connected", "at": at, "client": client, "user": user,
+                    "address": address, "protocol": protocol,
+                }),
+                Event::Disconnected { client, reason } => json!({
+                    "event": "disconnected", "at": at, "client": client, "reason": reason,
+                }),
+            }
+        })
+        .collect();
+    json!({
+        "connects": clients.connects.into_iter().collect::<BTreeMap<_, _>>(),
+        "disconnects": clients.disconnects.into_iter().collect::<BTreeMap<_, _>>(),
+        "recent": recent,
+    })
+}
+
+/// Files of `[mqtt.tls]` and the days that they are still good for.
+fn certificates_json(certificates: &[Validity]) -> Vec<Value> {
+    let now = SystemTime::now();
+    certificates
+        .iter()
+        .map(|c| {
+            json!({
+                "what": c.what, "file": c.file, "not_after": c.ends.saturating_mul(1000),
+                "days_left": c.left(now).div_euclid(86_400),
+            })
+        })
+        .collect()
+}
+
 /// Wall clock, ms UTC.
 pub(super) fn wall_ms() -> u64 {
-    std::time::SystemTime::now()
+    SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }

@@ -228,6 +228,11 @@ impl Access {
         })
     }
 
+    /// Rights of a client as they are now.
+    pub(crate) fn rights(&self, user: Option<&str>, client: &str) -> Arc<Rights> {
+        self.acl.rights(user, client)
+    }
+
     fn identity(&self, user: Option<Arc<str>>, client: &str) -> Identity {
         let rights = self.acl.rights(user.as_deref(), client);
         Identity { user, rights }

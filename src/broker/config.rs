@@ -47,6 +47,8 @@ pub struct Config {
     pub persistence: bool,
     /// Offer births on `$sparkplug/certificates/…` (Sparkplug Aware server).
     pub certificates: bool,
+    /// Put the time of sending into the timestamp of each NDEATH that is a will (Sparkplug Aware server).
+    pub ndeath_timestamp: bool,
 }
 
 impl Default for Config {
@@ -67,6 +69,7 @@ impl Default for Config {
             limits: Limits::default(),
             persistence: true,
             certificates: true,
+            ndeath_timestamp: false,
         }
     }
 }
@@ -130,6 +133,9 @@ pub struct Websocket {
     /// Speak TLS with the certificate of `[mqtt.tls]`.
     #[serde(default)]
     pub tls: bool,
+    /// Origins of web pages that may connect, such as `https://scada.example`, beside pages of this very host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<String>,
 }
 
 /// `[mqtt.limits]`: bounds on what clients can take. What happens at each bound is in `docs/broker.md`.

@@ -66,10 +66,13 @@ where
         return;
     };
     let limit = settings.max_packet.min(LARGEST_CONNECT);
-    let Ok(Ok((request, rest))) =
-        timeout_at(deadline.into(), read_connect(&mut stream, limit)).await
-    else {
-        return;
+    let read = timeout_at(deadline.into(), read_connect(&mut stream, limit)).await;
+    let (request, rest) = match read {
+        Ok(Ok(read)) => read,
+        Ok(Err(())) => return,
+        Err(_) => {
+            return shell.turn_away("connect_timeout", origin.address, &"no CONNECT in time");
+        }
     };
     let version = request.version;
     let credentials = Credentials::of(&request, &origin);
@@ -81,6 +84,14 @@ where
         Some(code) => Err(code),
         None => auth::authenticate(access, credentials).await,
     };
+    if let Err(code) = verdict {
+        let _ = shell.with(|router| {
+            let (client, address) = (&request.client, &origin.address);
+            router
+                .clients
+                .refuse(Instant::now(), refusal(code), client, address);
+        });
+    }
     let link = shell.new_link();
     let accepted = verdict.and_then(|identity| {
         let peer = Peer {
@@ -106,6 +117,16 @@ where
             drop(guard);
         }
         Err(code) => refuse(&mut stream, version, code).await,
+    }
+}
+
+/// Why a connection is refused before the router sees its CONNECT.
+fn refusal(code: u8) -> &'static str {
+    match code {
+        reason::BAD_USER_OR_PASSWORD => "connect_password",
+        reason::NOT_AUTHORIZED => "connect_anonymous",
+        reason::QUOTA_EXCEEDED => "connections_per_address",
+        _ => "connections",
     }
 }
 

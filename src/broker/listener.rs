@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout_at;
 use tokio_rustls::TlsAcceptor;
@@ -13,18 +14,21 @@ use tokio_rustls::rustls::ServerConfig;
 use super::connection::{Origin, serve};
 use super::shell::Shell;
 use super::tls::common_name;
+use super::websocket::{self, Gate};
 
 /// Connections that the kernel keeps for us while we are busy.
 const BACKLOG: u32 = 4096;
 /// Pause after a failed accept (no file descriptors left), so that the loop does not spin.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// Limits of a listener.
-#[derive(Debug, Clone, Copy)]
+/// Limits of a listener, and what it speaks below MQTT.
+#[derive(Clone)]
 pub(crate) struct Door {
     pub(crate) connections: usize,
     pub(crate) connections_per_address: usize,
     pub(crate) connect_timeout: Duration,
+    pub(crate) tls: Option<SharedTls>,
+    pub(crate) websocket: Option<Gate>,
 }
 
 /// Binds an address.
@@ -42,12 +46,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 pub(crate) type SharedTls = Arc<RwLock<Arc<ServerConfig>>>;
 
 /// Accepts connections until the task is dropped.
-pub(crate) async fn accept(
-    listener: TcpListener,
-    shell: Arc<Shell>,
-    door: Door,
-    tls: Option<SharedTls>,
-) {
+pub(crate) async fn accept(listener: TcpListener, shell: Arc<Shell>, door: Door) {
     loop {
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -74,18 +73,24 @@ pub(crate) async fn accept(
             certificate: None,
             refuse: fits.err(),
         };
-        match &tls {
-            None => tokio::spawn(async move {
+        let tls = door
+            .tls
+            .as_ref()
+            .map(|tls| Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner)));
+        // A task each: what an idle plain connection takes must not grow by what the others need.
+        match (tls, door.websocket.clone()) {
+            (None, None) => tokio::spawn(async move {
                 serve(stream, shell, origin, deadline).await;
                 drop(admission);
             }),
-            Some(tls) => {
-                let config = Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner));
-                tokio::spawn(async move {
-                    serve_tls(stream, shell, origin, deadline, config).await;
-                    drop(admission);
-                })
-            }
+            (None, Some(gate)) => tokio::spawn(async move {
+                serve_websocket(stream, shell, origin, deadline, gate).await;
+                drop(admission);
+            }),
+            (Some(config), gate) => tokio::spawn(async move {
+                serve_tls(stream, shell, origin, deadline, config, gate).await;
+                drop(admission);
+            }),
         };
     }
 }
@@ -97,6 +102,7 @@ async fn serve_tls(
     mut origin: Origin,
     deadline: Instant,
     config: Arc<ServerConfig>,
+    gate: Option<Gate>,
 ) {
     match timeout_at(deadline.into(), TlsAcceptor::from(config).accept(stream)).await {
         Ok(Ok(stream)) => {
@@ -112,11 +118,37 @@ async fn serve_tls(
                 };
                 origin.certificate = Some(name);
             }
-            serve(stream, shell, origin, deadline).await;
+            match gate {
+                None => serve(stream, shell, origin, deadline).await,
+                Some(gate) => serve_websocket(stream, shell, origin, deadline, gate).await,
+            }
         }
-        Ok(Err(error)) => {
-            tracing::debug!(%error, address = %origin.address, "TLS handshake failed")
-        }
-        Err(_) => tracing::debug!(address = %origin.address, "TLS handshake took too long"),
+        // Somebody looked whether the port is open.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+        Ok(Err(error)) => shell.turn_away("tls_handshake", origin.address, &error),
+        Err(_) => shell.turn_away(
+            "connect_timeout",
+            origin.address,
+            &"no TLS handshake in time",
+        ),
+    }
+}
+
+/// The WebSocket handshake runs in the same time as everything else before CONNECT.
+async fn serve_websocket<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    shell: Arc<Shell>,
+    origin: Origin,
+    deadline: Instant,
+    gate: Gate,
+) {
+    match timeout_at(deadline.into(), websocket::upgrade(stream, &gate)).await {
+        Ok(Ok(stream)) => serve(stream, shell, origin, deadline).await,
+        Ok(Err(error)) => shell.turn_away("websocket_handshake", origin.address, &error),
+        Err(_) => shell.turn_away(
+            "connect_timeout",
+            origin.address,
+            &"no WebSocket handshake in time",
+        ),
     }
 }

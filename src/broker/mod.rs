@@ -17,12 +17,15 @@ use bytes::Bytes;
 mod acl;
 pub mod auth;
 mod aware;
+mod clients;
 mod codec;
 pub mod config;
 mod connection;
 pub mod engine;
 #[cfg(feature = "rumqttd")]
 mod engine_rumqttd;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod link;
 mod listener;
 mod message;
@@ -38,9 +41,12 @@ mod shell;
 mod subscriptions;
 mod tls;
 mod topic;
+mod validity;
+mod websocket;
 
 pub use acl::AclError;
 pub use topic::{TopicCheck, subject_check};
+pub use validity::Validity;
 
 /// What is wrong with `[mqtt]`, each with its remedy: files that can't be used, and settings that exclude each other.
 /// Nothing is bound.
@@ -63,8 +69,11 @@ pub fn check(config: &config::Config) -> Vec<String> {
         wrong.push(format!("mqtt.tls: {}", with_causes(&error)));
     }
     check_engine(config, &mut wrong);
-    if config.websocket.is_some() {
-        wrong.push("mqtt.websocket is not in this build: remove the section".to_owned());
+    if config.websocket.as_ref().is_some_and(|ws| ws.tls) && config.tls.is_none() {
+        wrong.push(
+            "mqtt.websocket.tls without [mqtt.tls]: name cert and key there (its listen may be empty)"
+                .to_owned(),
+        );
     }
     wrong
 }
@@ -95,6 +104,11 @@ fn check_engine(config: &config::Config, wrong: &mut Vec<String>) {
     if config.tls.is_some() {
         refuse(
             "mqtt.tls: the rumqttd engine has no TLS here; use \"native\" or remove the section",
+        );
+    }
+    if config.websocket.is_some() {
+        refuse(
+            "mqtt.websocket: the rumqttd engine has none here; use \"native\" or remove the section",
         );
     }
     if config.acl_file.is_some() || !config.command_senders.is_empty() {
@@ -311,6 +325,30 @@ pub struct BrokerStats {
     pub dropped: Vec<(&'static str, u64)>,
     /// Connections, publishes and subscriptions refused, by stable snake_case reason.
     pub refused: Vec<(&'static str, u64)>,
+    /// Clients that came and went; `None` where the engine cannot tell (rumqttd).
+    pub clients: Option<ClientStats>,
+    /// How long the files of `[mqtt.tls]` are good for.
+    pub certificates: Vec<Validity>,
+}
+
+/// Comings and goings of clients since start.
+#[derive(Debug, Clone, Default)]
+pub struct ClientStats {
+    /// Accepted CONNECTs by MQTT version.
+    pub connects: Vec<(&'static str, u64)>,
+    /// Ended connections by reason, as in [`Event::Disconnected`].
+    pub disconnects: Vec<(&'static str, u64)>,
+    /// The last ones, newest first; at most 20.
+    pub recent: Vec<RecentEvent>,
+}
+
+/// A client's coming or going, and how long ago it was.
+#[derive(Debug, Clone)]
+pub struct RecentEvent {
+    /// Time since.
+    pub age: std::time::Duration,
+    /// What happened.
+    pub event: Event,
 }
 
 /// The gateway's side of a running engine. Cheap to clone behind an `Arc`; callable from any thread.

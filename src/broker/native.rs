@@ -19,7 +19,25 @@ use super::router::{Moment, Router, Settings};
 use super::shell::Shell;
 use super::tls;
 pub use super::tls::TlsError;
+use super::validity::{REPEAT, Validity};
+use super::websocket::Gate;
 use super::{BrokerStats, Handle, Publish, PublishError};
+
+/// What is told of certificates, exchanged with them.
+type SharedValidity = Arc<RwLock<Vec<Validity>>>;
+
+/// Says once a day which certificates end soon.
+async fn warn_of_expiry(validity: SharedValidity) {
+    loop {
+        let now = SystemTime::now();
+        let all = validity
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        all.iter().for_each(|validity| validity.warn(now));
+        tokio::time::sleep(REPEAT).await;
+    }
+}
 
 /// A running engine.
 pub struct NativeBroker {
@@ -28,7 +46,9 @@ pub struct NativeBroker {
     addresses: Mutex<Vec<SocketAddr>>,
     doors: Mutex<Vec<JoinHandle<()>>>,
     tls: Option<SharedTls>,
+    validity: SharedValidity,
     tls_addresses: Mutex<Vec<SocketAddr>>,
+    web_addresses: Mutex<Vec<SocketAddr>>,
     tasks: Vec<JoinHandle<()>>,
     writer: Mutex<Option<(Arc<Outbox>, thread::JoinHandle<()>)>>,
 }
@@ -45,9 +65,15 @@ impl NativeBroker {
             .map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(0));
         let settings = Settings::new(&setup.config, setup.taps, setup.topic_check, instance);
         let tls = match &setup.config.tls {
-            Some(tls) => Some(Arc::new(RwLock::new(tls::load(tls)?))),
+            Some(tls) => Some(tls::load(tls)?),
             None => None,
         };
+        let validity = tls
+            .as_ref()
+            .map(|tls| tls.validity.clone())
+            .unwrap_or_default();
+        let validity = Arc::new(RwLock::new(validity));
+        let tls = tls.map(|tls| Arc::new(RwLock::new(tls.config)));
         let mut router = Router::new(settings);
         let mut outbox = None;
         if let Some(dir) = &setup.state_dir {
@@ -65,6 +91,7 @@ impl NativeBroker {
         let mut tasks = vec![
             tokio::spawn(Arc::clone(&shell).run_pump()),
             tokio::spawn(Arc::clone(&shell).run_timers()),
+            tokio::spawn(warn_of_expiry(Arc::clone(&validity))),
         ];
         let mut writer = None;
         if let (Some(outbox), Some(dir)) = (outbox, setup.state_dir) {
@@ -85,7 +112,9 @@ impl NativeBroker {
             addresses: Mutex::default(),
             doors: Mutex::default(),
             tls,
+            validity,
             tls_addresses: Mutex::default(),
+            web_addresses: Mutex::default(),
             tasks,
             writer: Mutex::new(writer),
         })
@@ -101,6 +130,8 @@ impl NativeBroker {
             connections: limits.connections,
             connections_per_address: limits.connections_per_address,
             connect_timeout: limits.connect_timeout.0,
+            tls: None,
+            websocket: None,
         };
         let bind_all = |list: &[SocketAddr]| {
             let one = |&address: &SocketAddr| {
@@ -111,20 +142,34 @@ impl NativeBroker {
         };
         let plain = bind_all(&self.config.listen)?;
         let secure = bind_all(self.config.tls.as_ref().map_or(&[], |tls| &tls.listen))?;
+        let websocket = self.config.websocket.as_ref();
+        let web = bind_all(websocket.map_or(&[], |ws| &ws.listen))?;
+        let secure_door = Door {
+            tls: self.tls.clone(),
+            ..door.clone()
+        };
+        let web_door = Door {
+            tls: self
+                .tls
+                .clone()
+                .filter(|_| websocket.is_some_and(|ws| ws.tls)),
+            websocket: websocket.map(|ws| Gate {
+                max_message: usize::try_from(self.config.max_packet.0).unwrap_or(usize::MAX),
+                origins: ws.origins.clone().into(),
+            }),
+            ..door.clone()
+        };
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
-        for (listeners, addresses, tls) in [
-            (plain, &self.addresses, None),
-            (secure, &self.tls_addresses, self.tls.clone()),
+        for (listeners, addresses, door) in [
+            (plain, &self.addresses, door),
+            (secure, &self.tls_addresses, secure_door),
+            (web, &self.web_addresses, web_door),
         ] {
             let mut addresses = addresses.lock().unwrap_or_else(PoisonError::into_inner);
             for (address, listener) in listeners {
                 addresses.push(address);
-                doors.push(tokio::spawn(accept(
-                    listener,
-                    Arc::clone(&self.shell),
-                    door,
-                    tls.clone(),
-                )));
+                let shell = Arc::clone(&self.shell);
+                doors.push(tokio::spawn(accept(listener, shell, door.clone())));
             }
         }
         Ok(())
@@ -148,7 +193,17 @@ impl NativeBroker {
             .clone()
     }
 
-    /// Reads users, rights, certificate, key, client authorities and CRL again. Sessions go on with the rights they have; connections to come get the new ones.
+    /// WebSocket addresses that are bound, in the order of the configuration.
+    #[must_use]
+    pub fn websocket_addrs(&self) -> Vec<SocketAddr> {
+        self.web_addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Reads users, rights, certificate, key, client authorities and CRL again. Sessions go on, with the new rights; a
+    /// subscription that they no longer allow ends.
     ///
     /// # Errors
     /// [`StartError`]; everything that was loaded before stays in force.
@@ -156,8 +211,17 @@ impl NativeBroker {
         let access = Arc::new(Access::load(config)?);
         if let (Some(shared), Some(tls)) = (&self.tls, &config.tls) {
             let fresh = tls::load(tls)?;
-            *shared.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+            for validity in &fresh.validity {
+                validity.warn(SystemTime::now());
+            }
+            *shared.write().unwrap_or_else(PoisonError::into_inner) = fresh.config;
+            *self
+                .validity
+                .write()
+                .unwrap_or_else(PoisonError::into_inner) = fresh.validity;
         }
+        self.shell
+            .with(|router| router.renew_rights(|user, client| access.rights(user, client)))?;
         *self
             .shell
             .access
@@ -225,10 +289,11 @@ impl Handle for NativeBroker {
             (
                 router.gauges(),
                 router.dropped.list(),
-                router.refused.list(),
+                router.clients.refused(),
+                router.clients.stats(Instant::now()),
             )
         });
-        let ([connections, sessions, retained, publishes], dropped, refused) =
+        let ([connections, sessions, retained, publishes], dropped, refused, clients) =
             counted.unwrap_or_default();
         BrokerStats {
             engine: "native",
@@ -238,6 +303,12 @@ impl Handle for NativeBroker {
             publishes,
             dropped,
             refused,
+            clients: Some(clients),
+            certificates: self
+                .validity
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
         }
     }
 }

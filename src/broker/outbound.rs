@@ -268,6 +268,12 @@ impl Outbound {
         before - self.len()
     }
 
+    /// Messages sent on the present connection and not acknowledged.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn under_way(&self) -> usize {
+        self.sent
+    }
+
     pub(crate) fn inflight(&self) -> impl Iterator<Item = &Inflight> {
         self.inflight.iter()
     }

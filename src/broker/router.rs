@@ -8,8 +8,12 @@
 //! One router serves all connections, behind one lock that is taken once for a batch of packets: that gives every
 //! subscriber the same order, and makes a take-over one step.
 
+#[cfg(any(test, fuzzing))]
+mod bench;
 mod connecting;
 mod deliver;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod incoming;
 #[cfg(test)]
 mod overload;
@@ -24,6 +28,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::clients::Clients;
 use super::codec::{OutPublish, Will, publish_len};
 use super::config::{Ack, Config, Limits};
 use super::link::Link;
@@ -34,10 +39,13 @@ use super::retained::Retained;
 use super::session::Session;
 use super::subscriptions::{Hit, SessionIndex, Subscription, Subscriptions};
 use super::topic::TopicCheck;
-use super::{Delivery, PubackToken, Qos};
+use super::{Delivery, Event, PubackToken, Qos};
 
 pub(crate) use connecting::{Accepted, Peer};
 pub(crate) use saving::Moment;
+
+/// Unix milliseconds, now.
+pub(crate) type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// What the router needs of the configuration.
 #[derive(Clone)]
@@ -51,6 +59,8 @@ pub(crate) struct Settings {
     /// Filters whose messages go to the pipeline.
     pub(crate) taps: Vec<String>,
     pub(crate) topic_check: Option<TopicCheck>,
+    /// Wall clock, Unix milliseconds, for the timestamp of an NDEATH that is sent; `None`: it goes as it came.
+    pub(crate) ndeath_clock: Option<WallClock>,
     /// Differs from run to run: part of assigned client ids.
     pub(crate) instance: u64,
 }
@@ -72,6 +82,9 @@ impl Settings {
             certificates: config.certificates,
             taps,
             topic_check,
+            ndeath_clock: config
+                .ndeath_timestamp
+                .then(|| -> WallClock { Arc::new(|| Moment::present().wall_ms) }),
             instance,
         }
     }
@@ -172,7 +185,7 @@ pub(crate) struct Router {
     new_clients: (Option<Instant>, u32),
     stopping: bool,
     pub(crate) dropped: Tally,
-    pub(crate) refused: Tally,
+    pub(crate) clients: Clients,
 }
 
 /// Makes the token of a publish; the shell gives one that finds its way back to the router.
@@ -213,7 +226,7 @@ impl Router {
             new_clients: (None, 0),
             stopping: false,
             dropped: Tally::default(),
-            refused: Tally::default(),
+            clients: Clients::default(),
         }
     }
 
@@ -368,6 +381,12 @@ impl Router {
             .iter()
             .flatten()
             .filter_map(|s| Some(&s.attached.as_ref()?.link))
+    }
+
+    /// Tells the pipeline of a client, and notes it for status.
+    fn tell(&mut self, now: Instant, event: Event) {
+        self.clients.note(now, &event);
+        self.deliveries.push_back(Delivery::Event(event));
     }
 
     /// From now on no connection is accepted.

@@ -1,7 +1,8 @@
 //! The router behind its lock, and the ways into and out of it.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
@@ -299,6 +300,13 @@ impl Shell {
                 .fetch_sub(before - after, Ordering::Relaxed)
                 .saturating_sub(before - after)
         }
+    }
+
+    /// Counts and logs a connection that ended before it was anybody's.
+    pub(crate) fn turn_away(&self, why: &'static str, address: SocketAddr, error: &dyn Display) {
+        let what = format!("{address}: {error}");
+        // A failure is recorded by `with` itself.
+        let _ = self.with(|router| router.clients.refuse(Instant::now(), why, "", &what));
     }
 
     pub(crate) fn settings(&self) -> Result<Settings, Failure> {

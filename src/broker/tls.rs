@@ -11,6 +11,7 @@ use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
 use super::config::Tls;
+use super::validity::{Validity, certificate_end, crl_end};
 
 /// Why TLS can't be set up.
 #[derive(Debug, thiserror::Error)]
@@ -56,10 +57,30 @@ fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'s
     }
 }
 
+/// Everything that `[mqtt.tls]` names.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) validity: Vec<Validity>,
+}
+
 /// Loads everything that `[mqtt.tls]` names. A pair that does not fit is an error, so that a reload keeps the old.
-pub(crate) fn load(config: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
+pub(crate) fn load(config: &Tls) -> Result<Loaded, TlsError> {
+    let mut validity = Vec::new();
+    let mut ends = |what, path: &Path, times: &mut dyn Iterator<Item = Option<i64>>| {
+        validity.extend(times.flatten().min().map(|ends| Validity {
+            what,
+            file: path.to_owned(),
+            ends,
+        }));
+    };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = certificates(&config.cert, "certificate")?;
+    ends(
+        "server",
+        &config.cert,
+        &mut chain.iter().map(|der| certificate_end(der)),
+    );
     let key =
         PrivateKeyDer::from_pem_file(&config.key).map_err(pem_error(&config.key, "private key"))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -69,7 +90,13 @@ pub(crate) fn load(config: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
-            for authority in certificates(path, "client authority")? {
+            let authorities = certificates(path, "client authority")?;
+            ends(
+                "client_ca",
+                path,
+                &mut authorities.iter().map(|der| certificate_end(der)),
+            );
+            for authority in authorities {
                 roots.add(authority).map_err(TlsError::Pair)?;
             }
             let mut verifier =
@@ -80,6 +107,7 @@ pub(crate) fn load(config: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
                 let lists: Vec<_> = lists
                     .collect::<Result<_, _>>()
                     .map_err(pem_error(path, "CRL"))?;
+                ends("crl", path, &mut lists.iter().map(|der| crl_end(der)));
                 verifier = verifier.with_crls(lists);
             }
             builder.with_client_cert_verifier(verifier.build()?)
@@ -89,11 +117,14 @@ pub(crate) fn load(config: &Tls) -> Result<Arc<ServerConfig>, TlsError> {
     let config = builder
         .with_single_cert(chain, key)
         .map_err(TlsError::Pair)?;
-    Ok(Arc::new(config))
+    Ok(Loaded {
+        config: Arc::new(config),
+        validity,
+    })
 }
 
 /// One DER element: tag, content, and what follows it.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+pub(crate) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, mut rest) = rest.split_first()?;
     let mut length = usize::from(first);
@@ -107,22 +138,27 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, after))
 }
 
-/// The last common name of a certificate's subject (RFC 5280 section 4.1.2.6): the user.
-pub(crate) fn common_name(certificate: &[u8]) -> Option<Arc<str>> {
-    const SEQUENCE: u8 = 0x30;
+pub(crate) const SEQUENCE: u8 = 0x30;
+
+/// The fields of a certificate's body (RFC 5280 section 4.1) from a place on; the optional version is not counted.
+pub(crate) fn fields(certificate: &[u8], skip: usize) -> Option<&[u8]> {
     const VERSION: u8 = 0xa0;
-    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
     let (_, outer, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
-    let (_, body, _) = element(outer)?;
-    let mut rest = body;
+    let (_, mut rest, _) = element(outer)?;
     if let Some((VERSION, _, after)) = element(rest) {
         rest = after;
     }
-    // Serial number, algorithm, issuer, validity.
-    for _ in 0..4 {
+    for _ in 0..skip {
         rest = element(rest)?.2;
     }
-    let (_, mut names, _) = element(rest)?;
+    Some(rest)
+}
+
+/// The last common name of a certificate's subject (RFC 5280 section 4.1.2.6): the user.
+pub(crate) fn common_name(certificate: &[u8]) -> Option<Arc<str>> {
+    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+    // Serial number, algorithm, issuer, validity.
+    let (_, mut names, _) = element(fields(certificate, 4)?)?;
     let mut found = None;
     while let Some((_, set, after)) = element(names) {
         names = after;

@@ -139,6 +139,53 @@ pub(super) fn encode(part: &str) -> String {
     out
 }
 
+/// Why clients left, the last that came or went, and certificates that end within 30 days.
+fn mqtt_clients(mqtt: &Value) {
+    let at = |path: &str| mqtt.pointer(path);
+    if let Some(reasons) = at("/clients/disconnects").and_then(Value::as_object)
+        && !reasons.is_empty()
+    {
+        let list: Vec<String> = reasons
+            .iter()
+            .map(|(why, n)| format!("{why} {n}"))
+            .collect();
+        println!("           left: {}", list.join("  "));
+    }
+    if let Some(last) = at("/clients/recent/0") {
+        let word = |key: &str| table::cell(last.get(key));
+        let how = if last.get("reason").is_some() {
+            word("reason")
+        } else {
+            word("address")
+        };
+        println!(
+            "           last: {} {} {how} {}",
+            word("client"),
+            word("event"),
+            short_time(last.get("at"))
+        );
+    }
+    for certificate in at("/certificates")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let days = certificate.get("days_left").and_then(Value::as_i64);
+        if let Some(days) = days.filter(|days| *days < 30) {
+            let what = table::cell(certificate.get("what"));
+            println!(
+                "           {what} certificate: {}",
+                if days < 0 {
+                    "expired".to_owned()
+                } else {
+                    format!("{days} days left")
+                }
+            );
+        }
+    }
+}
+
+/// A moment in words: `12s ago`.
 pub(super) fn short_time(value: Option<&Value>) -> String {
     value
         .and_then(Value::as_u64)
@@ -560,6 +607,7 @@ pub(super) fn status(listing: &Listing) -> anyhow::Result<()> {
         at("/mqtt/engine"),
         at("/mqtt/connections")
     );
+    mqtt_clients(answer.get("mqtt").unwrap_or(&Value::Null));
     println!(
         "alarms     active {}  unacknowledged {}",
         at("/alarms/active"),

@@ -6,6 +6,8 @@
 
 mod decode;
 mod encode;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod property;
 mod reader;
 

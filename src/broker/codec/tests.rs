@@ -1,23 +1,7 @@
 use proptest::prelude::*;
 
+use super::fuzz::packets as fuzz_packets;
 use super::*;
-
-/// Everything a client may send, found in any bytes: nothing may panic, and a frame never reaches beyond its buffer.
-fn fuzz_packets(bytes: &[u8]) {
-    for version in [Version::V311, Version::V5] {
-        let mut at = 0;
-        while let Ok(Some(found)) = frame(&bytes[at..], 1 << 20) {
-            if at + found.total > bytes.len() {
-                break;
-            }
-            let body = &bytes[at + found.header..at + found.total];
-            let owner = Bytes::copy_from_slice(body);
-            let copied = decode(version, found.first, body, None);
-            assert_eq!(copied, decode(version, found.first, &owner, Some(&owner)));
-            at += found.total;
-        }
-    }
-}
 
 fn check(version: Version, bytes: &[u8], expected: Result<Packet<'_>, DecodeError>) {
     let found = frame(bytes, 1024).unwrap().unwrap();
@@ -122,19 +106,6 @@ fn the_announced_length_is_checked_before_the_bytes_are_there() {
         Err(DecodeError::Malformed("remaining length is too long"))
     );
     assert_eq!(frame(b"\x30\xff", 1024), Ok(None));
-}
-
-#[test]
-fn known_trouble_is_replayed() {
-    let corpus: [&[u8]; 6] = [
-        b"\x30\x06\x00\x04\xc3\xa9/x",
-        b"\x10\x0c\x00\x04MQTT\x05\x02\x00\x3c\x05\x11\x00",
-        b"\x30\x05\x00\x01a\xff\xff",
-        b"\x82\x05\x00\x01\x00\xff\xff",
-        b"\x40\x00\x40\x01\x00",
-        b"\xf0\x00\xe0\x02\x04\x05",
-    ];
-    corpus.iter().for_each(|bytes| fuzz_packets(bytes));
 }
 
 proptest! {

@@ -9,6 +9,8 @@ use tokio::time::timeout;
 
 use super::*;
 
+mod secure;
+
 /// Queue bound of a subscriber, far below what is sent.
 const BOUND: usize = 100;
 const PUBLISHERS: usize = 4;

@@ -15,7 +15,7 @@ use crate::broker::pressure::Pressure;
 use crate::broker::session::{Attached, Session};
 use crate::broker::subscriptions::SessionIndex;
 use crate::broker::topic::Filter;
-use crate::broker::{Delivery, Event};
+use crate::broker::{Event, aware};
 
 use super::deliver::{Draft, Origin};
 
@@ -59,7 +59,7 @@ impl Router {
         };
         let old = self.by_client.get(&client).copied();
         if let Err((code, why)) = self.admit(now, &request, peer, old) {
-            self.refused.add(why, 1);
+            self.clients.refuse(now, why, &client, &peer.address);
             return Err(code);
         }
         if let Some(index) = old {
@@ -122,14 +122,16 @@ impl Router {
             session.outbound.rewind();
             session.attached = Some(attached);
         }
+        self.end_forbidden(index);
         self.connections += 1;
         self.note(Change::Attached(index));
-        self.deliveries.push_back(Delivery::Event(Event::Connected {
+        let event = Event::Connected {
             client,
             user: peer.user.clone(),
             address: peer.address,
             protocol: request.version.level(),
-        }));
+        };
+        self.tell(now, event);
         Ok(Accepted {
             key: Key {
                 session: index,
@@ -313,11 +315,8 @@ impl Router {
             self.send_will(now, index, &client, &will);
         }
         self.note(Change::Detached(index));
-        self.deliveries
-            .push_back(Delivery::Event(Event::Disconnected {
-                client,
-                reason: cause.word(),
-            }));
+        let reason = cause.word();
+        self.tell(now, Event::Disconnected { client, reason });
     }
 
     pub(super) fn send_will(
@@ -334,9 +333,15 @@ impl Router {
             gateway: false,
             at: now,
         };
+        let payload = match &self.settings.ndeath_clock {
+            Some(clock) if aware::is_ndeath(&will.topic) => {
+                aware::with_timestamp(&will.payload, clock())
+            }
+            _ => None,
+        };
         let draft = Draft {
             topic: &will.topic,
-            payload: will.payload.clone(),
+            payload: payload.unwrap_or_else(|| will.payload.clone()),
             qos: will.qos,
             retain: will.retain,
             forward: will.forward.clone(),
@@ -345,6 +350,43 @@ impl Router {
             on_written: None,
         };
         self.deliver(now, &origin, draft, None);
+    }
+
+    /// Gives every session the rights it has now.
+    pub(crate) fn renew_rights(&mut self, rights: impl Fn(Option<&str>, &str) -> Arc<Rights>) {
+        for index in (0..).take(self.sessions.len()) {
+            if let Some(session) = self.session_mut(index) {
+                session.rights = rights(session.user.as_deref(), &session.client);
+                self.end_forbidden(index);
+            }
+        }
+    }
+
+    /// Ends the subscriptions of a session that its rights no longer allow.
+    fn end_forbidden(&mut self, index: SessionIndex) {
+        let Some(session) = self.session_mut(index) else {
+            return;
+        };
+        let rights = Arc::clone(&session.rights);
+        let allowed = |text: &str| {
+            Filter::parse(text).is_some_and(|filter| rights.may_subscribe(filter.filter))
+        };
+        let ended: Vec<_> = session
+            .subscriptions
+            .extract_if(.., |text, _| !allowed(text))
+            .collect();
+        if ended.is_empty() {
+            return;
+        }
+        let client = Arc::clone(&session.client);
+        tracing::warn!(%client, subscriptions = ended.len(), "its rights no longer allow what it subscribed to");
+        for (text, _) in &ended {
+            if let Some(filter) = Filter::parse(text) {
+                self.subscriptions.remove(filter, index);
+            }
+        }
+        self.generation += 1;
+        self.note(Change::Session(index));
     }
 
     /// Ends a session. A will that still waits is due now (MQTT-3.1.2-8).

@@ -156,7 +156,7 @@ impl Router {
         let (topic, tapped) = match resolved {
             Ok(resolved) => resolved,
             Err(why) => {
-                self.refused.add(why, 1);
+                self.clients.refuse(now, why, &client, &name);
                 let code = if allowed {
                     reason::TOPIC_NAME_INVALID
                 } else {
@@ -249,7 +249,9 @@ impl Router {
                 }
                 Err((code, why)) => {
                     codes.push(code);
-                    self.refused.add(why, 1);
+                    let client = self.linked(key).map(|s| Arc::clone(&s.client));
+                    let client = client.as_deref().unwrap_or_default();
+                    self.clients.refuse(now, why, client, text);
                 }
             }
         }

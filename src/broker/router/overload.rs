@@ -1,6 +1,6 @@
 //! Subscribers that are slower than their publishers.
 
-use super::tests::{Bench, Client, connect};
+use super::bench::{Bench, Client, connect};
 use super::*;
 use crate::broker::codec::{Ack, Packet, Version};
 use crate::broker::link::Cause;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::tests::{Bench, Client, connect, will};
+use super::bench::{Bench, Client, connect, will};
 use super::*;
 use crate::broker::codec::{Ack, Connect, Packet, Publish};
 use crate::broker::link::Cause;

@@ -1,241 +1,10 @@
-//! The router without sockets: a small bench of clients that speak in packets.
+//! The rules of MQTT, one by one.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-use bytes::Bytes;
-
+use super::bench::{Bench, Client, connect, will};
 use super::*;
-use crate::broker::acl::Acl;
-use crate::broker::codec::{
-    Ack, Connect, Disconnect, Options, Packet, Publish, RetainHandling, Subscribe, Version, Will,
-    reason,
-};
+use crate::broker::Event;
+use crate::broker::codec::{Ack, Connect, Disconnect, Packet, Will, reason};
 use crate::broker::link::Cause;
-use crate::broker::{AckOutcome, Event};
-
-/// Gives tokens that the bench keeps, so that a test decides when the pipeline answers.
-#[derive(Default)]
-pub(super) struct Held(Mutex<Vec<Answer>>);
-
-type Answer = (Arc<Link>, u64, AckOutcome, Option<Exactly>);
-
-impl Tokens for Arc<Held> {
-    fn token(&self, link: &Arc<Link>, slot: u64, exactly: Option<Exactly>) -> PubackToken {
-        let (held, link) = (Arc::clone(self), Arc::clone(link));
-        PubackToken::new(move |outcome| held.0.lock().unwrap().push((link, slot, outcome, exactly)))
-    }
-}
-
-pub(super) struct Bench {
-    pub(super) router: Router,
-    pub(super) now: Instant,
-    held: Arc<Held>,
-    links: u64,
-    pub(super) pipeline: Vec<Delivery>,
-}
-
-#[derive(Clone)]
-pub(super) struct Client {
-    pub(super) key: Key,
-    pub(super) link: Arc<Link>,
-    version: Version,
-}
-
-pub(super) fn connect(client: &str) -> Connect {
-    Connect {
-        version: Version::V5,
-        client: client.into(),
-        clean: true,
-        keep_alive: 0,
-        user: None,
-        password: None,
-        will: None,
-        session_expiry: 0,
-        receive_maximum: u16::MAX,
-        max_packet: u32::MAX,
-        topic_alias_max: 0,
-        authentication_method: false,
-    }
-}
-
-pub(super) fn will(topic: &str, payload: &'static str) -> Option<Will> {
-    Some(Will {
-        topic: topic.into(),
-        payload: Bytes::from_static(payload.as_bytes()),
-        qos: Qos::AtLeastOnce,
-        retain: false,
-        delay: 0,
-        expiry: None,
-        forward: Bytes::new(),
-        traceparent: None,
-    })
-}
-
-impl Bench {
-    pub(super) fn new(taps: &[&str]) -> Self {
-        Self::with(taps, &Config::default())
-    }
-
-    pub(super) fn with(taps: &[&str], config: &Config) -> Self {
-        let taps = taps.iter().map(|t| (*t).to_owned()).collect();
-        let mut router = Router::new(Settings::new(config, taps, None, 1));
-        let now = Instant::now();
-        router.handle_timeout(now);
-        Self {
-            router,
-            now,
-            held: Arc::default(),
-            links: 0,
-            pipeline: Vec::new(),
-        }
-    }
-
-    pub(super) fn try_connect(&mut self, request: Connect) -> Result<Client, u8> {
-        self.links += 1;
-        let link = Link::new(self.links);
-        let version = request.version;
-        let rights = Acl::defaults(Vec::new()).rights(request.user.as_deref(), &request.client);
-        let user = request.user.as_deref().map(Arc::from);
-        let peer = Peer {
-            address: ([127, 0, 0, 1], 1).into(),
-            user,
-            rights,
-        };
-        let accepted = self.router.connect(self.now, request, &peer, &link);
-        self.settle();
-        accepted.map(|a| Client {
-            key: a.key,
-            link,
-            version,
-        })
-    }
-
-    pub(super) fn connect(&mut self, request: Connect) -> Client {
-        self.try_connect(request).unwrap()
-    }
-
-    pub(super) fn send(&mut self, client: &Client, packet: Packet<'_>) -> Result<(), Cause> {
-        let held = Arc::clone(&self.held);
-        let result = self.router.packet(self.now, client.key, packet, &held);
-        if let Err(cause) = result {
-            self.router.disconnect(self.now, client.key, cause);
-        }
-        self.settle();
-        result
-    }
-
-    fn settle(&mut self) {
-        while let Some(delivery) = self.router.poll_delivery() {
-            self.pipeline.push(delivery);
-        }
-        while self.router.poll_wake().is_some() {}
-    }
-
-    /// The pipeline answers everything it holds; what is dropped comes back as such.
-    pub(super) fn answer(&mut self, accept: bool) {
-        for delivery in std::mem::take(&mut self.pipeline) {
-            if let Delivery::Publish(inbound) = delivery
-                && let Some(token) = inbound.ack
-                && accept
-            {
-                token.accept();
-            }
-        }
-        for (link, slot, outcome, exactly) in std::mem::take(&mut *self.held.0.lock().unwrap()) {
-            let again = exactly.and_then(|e| self.router.settle(e, outcome));
-            for (link, slot) in [(link, slot)].into_iter().chain(again) {
-                match outcome {
-                    AckOutcome::Dropped => link.stop(Cause::AckLost),
-                    _ => link.complete_ack(slot, 0),
-                }
-            }
-        }
-    }
-
-    pub(super) fn subscribe(&mut self, client: &Client, filter: &str, qos: Qos) {
-        let options = Options {
-            qos,
-            no_local: false,
-            retain_as_published: false,
-            retain_handling: RetainHandling::Always,
-        };
-        let packet = Subscribe {
-            pid: 1,
-            id: None,
-            filters: vec![(filter.into(), options)],
-        };
-        self.send(client, Packet::Subscribe(packet)).unwrap();
-    }
-
-    pub(super) fn publish(
-        &mut self,
-        client: &Client,
-        topic: &str,
-        payload: &str,
-        qos: Qos,
-        pid: u16,
-        retain: bool,
-    ) {
-        let packet = Publish {
-            dup: false,
-            qos,
-            retain,
-            topic,
-            pid,
-            payload: Bytes::copy_from_slice(payload.as_bytes()),
-            alias: None,
-            expiry: None,
-            forward: Bytes::new(),
-            traceparent: None,
-        };
-        let _ = self.send(client, Packet::Publish(packet));
-    }
-
-    pub(super) fn take(&mut self, client: &Client) -> Vec<Outgoing> {
-        let (mut control, mut out) = (Vec::new(), Vec::new());
-        while self
-            .router
-            .take(self.now, client.key, 1 << 20, &mut control, &mut out)
-        {}
-        out
-    }
-
-    /// Payloads sent to a client, with QoS, RETAIN and DUP.
-    fn got(&mut self, client: &Client) -> Vec<String> {
-        let show = |o: Outgoing| match o {
-            Outgoing::Publish { item, dup, .. } => {
-                let payload = String::from_utf8_lossy(&item.message.payload).into_owned();
-                let retain = if item.retain { " retain" } else { "" };
-                format!(
-                    "{payload} q{}{retain}{}",
-                    item.qos as u8,
-                    if dup { " dup" } else { "" }
-                )
-            }
-            Outgoing::Pubrel(pid) => format!("pubrel {pid}"),
-        };
-        self.take(client).into_iter().map(show).collect()
-    }
-
-    /// Acknowledgements ready for a client.
-    fn acks(&self, client: &Client) -> Vec<u8> {
-        let mut out = Vec::new();
-        client.link.drain_acks(client.version, &mut out);
-        out
-    }
-
-    pub(super) fn end(&mut self, client: &Client, cause: Cause) {
-        self.router.disconnect(self.now, client.key, cause);
-        self.settle();
-    }
-
-    pub(super) fn pass(&mut self, seconds: u64) {
-        self.now += Duration::from_secs(seconds);
-        self.router.handle_timeout(self.now);
-        self.settle();
-    }
-}
 
 #[test]
 fn a_subscriber_gets_the_lower_qos() {
@@ -553,4 +322,69 @@ fn state_is_the_same_after_a_restart() {
     assert_eq!(after.got(&n), ["r q0 retain"]);
     let connected = |d: &Delivery| matches!(d, Delivery::Event(Event::Connected { .. }));
     assert_eq!(after.pipeline.iter().filter(|d| connected(d)).count(), 2);
+}
+
+#[test]
+fn an_ndeath_that_is_sent_says_when() {
+    let death = |topic: &str, ndeath_timestamp: bool| {
+        let config = Config {
+            ndeath_timestamp,
+            ..Config::default()
+        };
+        let mut bench = Bench::with(&[], &config);
+        let host = bench.connect(connect("host"));
+        bench.subscribe(&host, "#", Qos::AtLeastOnce);
+        let will = will(topic, "\x08\x01\x18\x07");
+        let node = bench.connect(Connect {
+            will,
+            ..connect("node")
+        });
+        bench.take(&host);
+        bench.end(&node, Cause::Socket);
+        let sent = bench.take(&host);
+        let [Outgoing::Publish { item, .. }] = &sent[..] else {
+            panic!("{sent:?}");
+        };
+        item.message.payload.to_vec()
+    };
+    let (old, new) = (b"\x08\x01\x18\x07", b"\x08\xac\x02\x18\x07");
+    assert_eq!(death("spBv1.0/g/NDEATH/n", true), new);
+    assert_eq!(death("spBv1.0/g/NDEATH/n", false), old);
+    assert_eq!(death("other", true), old);
+}
+
+#[test]
+fn new_rights_end_what_they_no_longer_allow() {
+    let acl = |text: &str| crate::broker::acl::Acl::parse(text, Vec::new()).unwrap();
+    let narrow = acl("[anonymous]\npublish = [\"a/#\"]\nsubscribe = [\"a/#\", \"b\"]");
+    let mut bench = Bench::new(&[]);
+    let (s, p) = (bench.connect(connect("s")), bench.connect(connect("p")));
+    for filter in ["a/b", "b", "c", "$share/g/c"] {
+        bench.subscribe(&s, filter, Qos::AtMostOnce);
+    }
+    let send = |bench: &mut Bench| {
+        for topic in ["a/b", "b", "c"] {
+            bench.publish(&p, topic, topic, Qos::AtMostOnce, 0, false);
+        }
+        bench.got(&s)
+    };
+    assert_eq!(send(&mut bench), ["a/b q0", "b q0", "c q0", "c q0"]);
+    bench
+        .router
+        .renew_rights(|user, client| narrow.rights(user, client));
+    assert_eq!(
+        send(&mut bench),
+        ["a/b q0"],
+        "b and c may not be published any more"
+    );
+    assert_eq!(bench.router.clients.refused(), [("publish_rights", 2)]);
+    let wide = acl("");
+    bench
+        .router
+        .renew_rights(|user, client| wide.rights(user, client));
+    assert_eq!(
+        send(&mut bench),
+        ["a/b q0", "b q0"],
+        "the subscriptions to c are gone"
+    );
 }
