@@ -16,6 +16,7 @@ mod harness;
 
 mod backlog;
 mod backup;
+mod behaviour;
 mod config;
 mod consuming;
 mod crash;
@@ -32,3 +33,4 @@ mod profiles;
 mod python;
 mod servers;
 mod service;
+mod siege;
