@@ -18,7 +18,9 @@ mod value;
 mod window;
 
 pub use alarm::AlarmError;
-pub use engine::{AlarmInfo, Counts, DeathCause, Engine, Guard, Limits, RuleInfo};
+pub use engine::{
+    AlarmInfo, Counts, DeathCause, Engine, Finding, Guard, Limits, Mismatch, RuleInfo,
+};
 pub use event::{Cause, Event, EventKind, Key, Level, QUALITY_GOOD, Sample};
 pub use lang::{EvalError, ExprProblem, LoadError, Pack, Problem, load_packs};
 pub use output::{

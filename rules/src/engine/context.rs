@@ -26,6 +26,8 @@ pub(crate) struct Rule {
     pub(crate) last_fire_ms: Option<u64>,
     /// Partial matches over all keys.
     pub(crate) partials: usize,
+    /// What births showed that does not fit.
+    pub(crate) findings: Vec<super::births::Finding>,
 }
 
 impl Rule {
@@ -40,6 +42,7 @@ impl Rule {
             evicted: 0,
             last_fire_ms: None,
             partials: 0,
+            findings: Vec::new(),
         }
     }
 }

@@ -10,7 +10,9 @@ use crate::alarm::{Alarm, Occurrence, Timing};
 use crate::event::{Cause, Key, Sample};
 use crate::lang::def::{AlarmDef, CommandValue, Kind};
 use crate::lang::expr::EvalError;
-use crate::output::{AlarmAction, AlarmEvent, CommandRequest, Match, Output, Priority, Values};
+use crate::output::{
+    AlarmAction, AlarmEvent, AlarmStatus, CommandRequest, Match, Output, Priority, Values,
+};
 use crate::value::Value;
 
 /// A condition that came true.
@@ -219,7 +221,7 @@ impl Context<'_> {
     fn flooded(&mut self) {
         let id = self.occurrence_id("flood", (0, 0), self.now);
         let key = Key::clone(self.key);
-        self.out.push(super::flood_event(&id, &key, true, self.now));
+        self.out.push(flood_event(&id, &key, true, self.now));
         *self.flood_alarm = Some((id, key));
     }
 
@@ -273,4 +275,35 @@ impl Context<'_> {
             state.failures = Some(failures);
         }
     }
+}
+
+/// The alarm of the gateway itself about a flood. It asks for nothing, and nobody has to acknowledge
+/// it.
+pub(super) fn flood_event(id: &Arc<str>, key: &Key, on: bool, now: u64) -> Output {
+    Output::Alarm(AlarmEvent {
+        id: id.clone(),
+        rule: "alarm-flood".into(),
+        version: "1".into(),
+        event: if on {
+            AlarmAction::Raise
+        } else {
+            AlarmAction::Clear
+        },
+        state: if on {
+            AlarmStatus::Ack
+        } else {
+            AlarmStatus::Normal
+        },
+        priority: Priority::Diagnostic,
+        message: "more than 10 alarms in 10 minutes".into(),
+        key: key.clone(),
+        timestamp: None,
+        engine_ms: now,
+        values: Vec::new(),
+        cause: (0, 0),
+        by: None,
+        note: None,
+        stale: false,
+        historical: false,
+    })
 }

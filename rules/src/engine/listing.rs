@@ -44,6 +44,8 @@ pub struct RuleInfo {
     pub partials: usize,
     /// Engine time of the last time it fired, ms.
     pub last_fire_ms: Option<u64>,
+    /// What births showed that does not fit the rule.
+    pub findings: Vec<super::Finding>,
 }
 
 /// An alarm as listings show it.
@@ -232,6 +234,9 @@ impl Engine {
             info.timed_out,
             info.evicted
         );
+        for finding in &found.findings {
+            let _ = writeln!(text, "births  {} on {}", finding.mismatch, finding.key);
+        }
         for (key, state) in states.iter().take(MOST_KEYS) {
             let _ = writeln!(text, "  {key}: {}", describe(&found.def, state, self.now));
         }
@@ -258,6 +263,7 @@ fn info(rule: &Rule) -> RuleInfo {
         evicted: rule.evicted,
         partials: rule.partials,
         last_fire_ms: rule.last_fire_ms,
+        findings: rule.findings.clone(),
     }
 }
 

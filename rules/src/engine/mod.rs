@@ -35,9 +35,12 @@
 //! [`restore`](Engine::restore) takes it back. Restored state and the events since give the very
 //! outputs that the uninterrupted run gives.
 
+mod births;
 mod context;
 mod evict;
 mod fire;
+mod keys;
+mod life;
 mod limits;
 mod listing;
 mod people;
@@ -57,6 +60,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+pub use births::{Finding, Mismatch};
 pub use limits::Limits;
 pub use listing::{AlarmInfo, Counts, RuleInfo};
 
@@ -70,7 +74,7 @@ use crate::alarm::Flood;
 use crate::event::{Event, EventKind, Key, Level, Sample};
 use crate::lang::def::{Pack, RuleDef};
 use crate::lang::expr::{Expr, Scope};
-use crate::output::{AlarmAction, AlarmEvent, AlarmStatus, Output, Priority};
+use crate::output::Output;
 use crate::value::Value;
 
 /// How a device or node died.
@@ -426,187 +430,4 @@ impl Engine {
         self.arm_lane(target, lane);
         Some(signed(after) - signed(before))
     }
-
-    /// The device or node was born, or born again.
-    pub fn handle_birth(&mut self, key: &Key, engine_ms: u64) {
-        self.advance_to(engine_ms);
-        let source = self.device_slot(key);
-        let table = self.table(source);
-        for rule in &table.rules {
-            let Some(found) = self.rules.get(*rule as usize).filter(|r| r.enabled) else {
-                continue;
-            };
-            let (level, lane) = (
-                found.def.level,
-                Lane {
-                    rule: *rule,
-                    history: false,
-                },
-            );
-            // A node is not missed for what its devices measure: of a named metric it is waited for from its first
-            // value on, a device from its birth on.
-            let named = matches!(&found.def.kind, crate::lang::def::Kind::Absence(def) if def.metric.is_some());
-            if key.device.is_none()
-                && named
-                && level == Level::Device
-                && !self
-                    .slot(source)
-                    .is_some_and(|slot| slot.states.iter().any(|(known, _)| *known == lane))
-            {
-                continue;
-            }
-            let target = match level {
-                Level::Device => source,
-                level => self.slot_of(level, key, source),
-            };
-            let cost = self.step(target, source, lane, |context, state| context.born(state));
-            self.changed(target, cost);
-        }
-    }
-
-    /// The device or node died. A node's devices die with it: call this for each.
-    pub fn handle_death(&mut self, key: &Key, engine_ms: u64, cause: DeathCause) {
-        self.advance_to(engine_ms);
-        let Some(source) = self.devices.get(key).copied() else {
-            return;
-        };
-        let mut lanes: Vec<(SlotId, Lane)> = Vec::new();
-        if let Some(slot) = self.slot_mut(source) {
-            lanes.extend(slot.states.iter().map(|(lane, _)| (source, *lane)));
-            let cost = slot.forget_values();
-            self.changed(source, (cost < 0).then_some(cost));
-        }
-        // What is kept for a whole node dies with the node itself, not with one of its devices.
-        if key.device.is_none()
-            && let Some(node) = self.nodes.get(key).copied()
-            && let Some(slot) = self.slot(node)
-        {
-            lanes.extend(slot.states.iter().map(|(lane, _)| (node, *lane)));
-        }
-        for (target, lane) in lanes {
-            if !lane.history {
-                let cost = self.step(target, source, lane, |context, state| {
-                    context.died(state, cause.as_str());
-                });
-                self.changed(target, cost);
-            }
-        }
-    }
-
-    // --- slots
-
-    fn slot(&self, id: SlotId) -> Option<&Slot> {
-        self.slots.get(id as usize)?.as_ref()
-    }
-
-    fn slot_mut(&mut self, id: SlotId) -> Option<&mut Slot> {
-        self.slots.get_mut(id as usize)?.as_mut()
-    }
-
-    fn index(&self, level: Level) -> &HashMap<Arc<Key>, SlotId> {
-        match level {
-            Level::Device => &self.devices,
-            Level::Node => &self.nodes,
-            Level::Group => &self.groups,
-        }
-    }
-
-    fn index_mut(&mut self, level: Level) -> &mut HashMap<Arc<Key>, SlotId> {
-        match level {
-            Level::Device => &mut self.devices,
-            Level::Node => &mut self.nodes,
-            Level::Group => &mut self.groups,
-        }
-    }
-
-    fn device_slot(&mut self, key: &Key) -> SlotId {
-        match self.devices.get(key) {
-            Some(id) => *id,
-            None => self.add_slot(Level::Device, Arc::new(key.clone()), None),
-        }
-    }
-
-    /// The entry of a device's node or group.
-    fn slot_of(&mut self, level: Level, key: &Key, source: SlotId) -> SlotId {
-        let key = level.of(key);
-        match self.index(level).get(&key) {
-            Some(id) => *id,
-            None => self.add_slot(level, Arc::new(key), Some(source)),
-        }
-    }
-
-    fn add_slot(&mut self, level: Level, key: Arc<Key>, keep: Option<SlotId>) -> SlotId {
-        self.make_room(keep);
-        let mut slot = Slot::new(level, key.clone());
-        slot.touched = self.now;
-        let id = match self.free.pop() {
-            Some(id) => id,
-            None => {
-                self.slots.push(None);
-                u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
-            }
-        };
-        if let Some(place) = self.slots.get_mut(id as usize) {
-            *place = Some(slot);
-            self.index_mut(level).insert(key, id);
-        }
-        id
-    }
-
-    fn table(&mut self, id: SlotId) -> Arc<Table> {
-        let Some(slot) = self.slot(id) else {
-            return Arc::default();
-        };
-        if let Some(table) = &slot.table {
-            return table.clone();
-        }
-        let rules: Box<[u32]> = (0u32..)
-            .zip(&self.defs)
-            .filter(|(_, def)| def.scope.contains(&slot.key))
-            .map(|(n, _)| n)
-            .collect();
-        let table = match self.tables.get(&rules) {
-            Some(table) => table.clone(),
-            None => {
-                let table = Arc::new(Table::new(&rules, &self.defs));
-                self.tables.insert(rules, table.clone());
-                table
-            }
-        };
-        if let Some(slot) = self.slot_mut(id) {
-            slot.table = Some(table.clone());
-        }
-        table
-    }
-}
-
-/// The alarm of the gateway itself about a flood. It asks for nothing, and nobody has to acknowledge
-/// it.
-fn flood_event(id: &Arc<str>, key: &Key, on: bool, now: u64) -> Output {
-    Output::Alarm(AlarmEvent {
-        id: id.clone(),
-        rule: "alarm-flood".into(),
-        version: "1".into(),
-        event: if on {
-            AlarmAction::Raise
-        } else {
-            AlarmAction::Clear
-        },
-        state: if on {
-            AlarmStatus::Ack
-        } else {
-            AlarmStatus::Normal
-        },
-        priority: Priority::Diagnostic,
-        message: "more than 10 alarms in 10 minutes".into(),
-        key: key.clone(),
-        timestamp: None,
-        engine_ms: now,
-        values: Vec::new(),
-        cause: (0, 0),
-        by: None,
-        note: None,
-        stale: false,
-        historical: false,
-    })
 }

@@ -37,7 +37,7 @@ impl Engine {
                     && let Some((id, key)) = self.flood_alarm.take()
                 {
                     self.out
-                        .push(super::flood_event(&id, &key, false, self.now));
+                        .push(super::fire::flood_event(&id, &key, false, self.now));
                 }
             }
             for slot in self.due(at) {

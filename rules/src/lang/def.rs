@@ -1,6 +1,6 @@
 //! A rule as it was loaded: everything checked, every expression compiled.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::expr::{Aggregate, Expr, Uses};
@@ -106,6 +106,8 @@ pub(crate) struct PatternDef {
     pub(crate) plan: Plan,
     /// By number of the condition.
     pub(crate) conditions: Vec<Expr>,
+    /// Number of a stage's condition, by number of the stage.
+    pub(crate) of_stages: BTreeMap<u16, u16>,
 }
 
 /// A limit that is crossed upwards or downwards.
@@ -246,6 +248,8 @@ pub(crate) struct RuleDef {
     pub(crate) streams: Streams,
     /// What its expressions look at, all together.
     pub(crate) uses: Uses,
+    /// Metrics whose values it takes for a number, a text or a truth value.
+    pub(crate) wants: BTreeSet<(Arc<str>, &'static str)>,
     pub(crate) kind: Kind,
     /// Stage names of a pattern.
     pub(crate) stages: Vec<Arc<str>>,

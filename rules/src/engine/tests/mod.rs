@@ -1,6 +1,7 @@
 //! The engine as a whole.
 
 mod alarms;
+mod births;
 mod bounds;
 mod faults;
 mod replay;
@@ -8,7 +9,7 @@ mod time;
 
 use super::*;
 use crate::load_packs;
-use crate::output::{EvictReason, Match};
+use crate::output::{AlarmStatus, EvictReason, Match};
 
 /// Wall time at engine time 0, ms UTC.
 const WALL: i64 = 1_700_006_400_000;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use cel::common::ast::{CallExpr, Expr as Tree, IdedExpr};
 
-use super::compile::{Compiler, Eval, Node, Read, Type, stage_field};
+use super::compile::{Compiler, Eval, Node, Subject, Type, Want};
+use super::leaf::{Read, stage_field};
 use super::names::{AGGREGATES, Aggregate, FUNCTIONS, Place};
 use super::value::to_f64;
 use super::{EvalError, ExprProblem, Scope, Val};
@@ -130,6 +131,13 @@ impl Compiler<'_> {
             return self.refuse(range, ExprProblem::UnknownField { field, nearest });
         };
         self.uses.stages.insert(number);
+        let subject = (field == "value").then_some(Subject::Stage(number));
+        if let (Some(subject), "sum" | "avg" | "min" | "max") = (&subject, name) {
+            self.wants.push(Want {
+                subject: subject.clone(),
+                needed: Type::Number.word(),
+            });
+        }
         let (ty, eval): (Type, Eval) = match name {
             "first" => (
                 ty,
@@ -172,7 +180,10 @@ impl Compiler<'_> {
                 }),
             ),
         };
-        Node::new(ty, range, eval)
+        Node {
+            subject: subject.filter(|_| matches!(name, "first" | "last")),
+            ..Node::new(ty, range, eval)
+        }
     }
 
     fn current(&mut self, args: &[IdedExpr], range: Range<usize>) -> Node {
@@ -197,14 +208,19 @@ impl Compiler<'_> {
             }
         }
         self.uses.current.insert(metric.clone());
-        Node::new(
+        let subject = Subject::Metrics([metric.clone()].into());
+        let node = Node::new(
             Type::Any,
             range,
             Box::new(move |s| {
                 let value = s.world.current(&metric, max_age);
                 Ok(value.map_or(Val::Null, Val::from))
             }),
-        )
+        );
+        Node {
+            subject: Some(subject),
+            ..node
+        }
     }
 
     fn score(&mut self, args: &[IdedExpr], range: Range<usize>) -> Node {

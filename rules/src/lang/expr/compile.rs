@@ -1,12 +1,15 @@
 //! From the syntax tree to closures.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cel::common::ast::{CallExpr, Expr as Tree, IdedExpr, LiteralValue, SourceInfo, operators};
+use cel::common::ast::{CallExpr, Expr as Tree, IdedExpr, SourceInfo, operators};
 use cel::parser::Parser;
 
-use super::names::{FIELDS, Names, Place, Uses, VARIABLES};
+use super::leaf::{literal_node, stage_field};
+use super::names::{FIELDS, Names, Place, Uses};
+use super::operators::comparison;
 use super::{Arith, At, EvalError, ExprProblem, Scope, Val};
 use crate::lang::nearest::nearest;
 use crate::value::Value;
@@ -40,9 +43,28 @@ impl Type {
         }
     }
 
-    fn may_be(self, other: Self) -> bool {
+    pub(super) fn may_be(self, other: Self) -> bool {
         matches!(self, Self::Any | Self::Null) || other == Self::Any || self == other
     }
+}
+
+/// Whose value an operand is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// The event's, whichever metric it is of.
+    Event,
+    /// Of one of these metrics.
+    Metrics(BTreeSet<Arc<str>>),
+    /// Of an event that a stage holds.
+    Stage(u16),
+}
+
+/// What an expression takes a value for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Want {
+    pub(crate) subject: Subject,
+    /// `number`, `string` or `bool`.
+    pub(crate) needed: &'static str,
 }
 
 /// A part of an expression.
@@ -53,7 +75,11 @@ pub(super) struct Node {
     pub(super) literal: Option<Value>,
     pub(super) range: Range<usize>,
     /// The variable `metric`, alone.
-    metric: bool,
+    pub(super) metric: bool,
+    /// A metric's value, alone, of which nothing is known yet.
+    pub(super) subject: Option<Subject>,
+    /// Metrics of which the event is one wherever this holds.
+    pub(super) guard: Option<BTreeSet<Arc<str>>>,
 }
 
 impl Node {
@@ -64,6 +90,8 @@ impl Node {
             literal: None,
             range,
             metric: false,
+            subject: None,
+            guard: None,
         }
     }
 }
@@ -73,6 +101,10 @@ pub(crate) struct Expr {
     eval: Eval,
     text: Arc<str>,
     pub(crate) uses: Uses,
+    /// What it takes values for.
+    pub(crate) wants: Vec<Want>,
+    /// Metrics of which the event is one wherever it holds.
+    pub(crate) guard: Option<BTreeSet<Arc<str>>>,
 }
 
 impl std::fmt::Debug for Expr {
@@ -139,12 +171,16 @@ pub(crate) fn compile(text: &str, names: &Names, condition: bool) -> Result<Expr
         names,
         info: &info,
         problems: Vec::new(),
+        wants: Vec::new(),
         uses: Uses {
             aggregates: names.aggregates.clone(),
             ..Uses::default()
         },
     };
     let node = compiler.node(&tree);
+    if condition {
+        compiler.want(&node, Type::Bool);
+    }
     if condition && !node.ty.may_be(Type::Bool) {
         compiler.problem(
             whole,
@@ -162,6 +198,8 @@ pub(crate) fn compile(text: &str, names: &Names, condition: bool) -> Result<Expr
         eval: node.eval,
         text: text.into(),
         uses: compiler.uses,
+        wants: compiler.wants,
+        guard: node.guard,
     })
 }
 
@@ -187,6 +225,7 @@ pub(super) struct Compiler<'c> {
     pub(super) names: &'c Names,
     info: &'c SourceInfo,
     problems: Vec<At>,
+    pub(super) wants: Vec<Want>,
     pub(super) uses: Uses,
 }
 
@@ -235,7 +274,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn unsupported(&mut self, range: Range<usize>, what: &'static str) -> Node {
+    pub(super) fn unsupported(&mut self, range: Range<usize>, what: &'static str) -> Node {
         self.refuse(range, ExprProblem::Unsupported { what })
     }
 
@@ -297,6 +336,8 @@ impl Compiler<'_> {
         };
         Node {
             metric: name == "metric",
+            subject: (name == "value" && self.names.place == Place::Event)
+                .then_some(Subject::Event),
             ..Node::new(ty, range, eval)
         }
     }
@@ -332,11 +373,11 @@ impl Compiler<'_> {
                 }),
             );
         }
-        Node::new(
-            ty,
-            range,
-            Box::new(move |s| Ok(s.stages.last(stage).map_or(Val::Null, read))),
-        )
+        let eval: Eval = Box::new(move |s| Ok(s.stages.last(stage).map_or(Val::Null, read)));
+        Node {
+            subject: (select.field == "value").then_some(Subject::Stage(stage)),
+            ..Node::new(ty, range, eval)
+        }
     }
 
     /// Each operand, its type checked.
@@ -353,7 +394,22 @@ impl Compiler<'_> {
         nodes
     }
 
+    /// Notes what a metric's value is taken for.
+    pub(super) fn want(&mut self, node: &Node, needed: Type) {
+        let telling = matches!(needed, Type::Bool | Type::Number | Type::Text);
+        if let (Some(subject), true) = (&node.subject, telling) {
+            let want = Want {
+                subject: subject.clone(),
+                needed: needed.word(),
+            };
+            if !self.wants.contains(&want) {
+                self.wants.push(want);
+            }
+        }
+    }
+
     pub(super) fn expect(&mut self, operation: &str, node: &Node, needed: Type) {
+        self.want(node, needed);
         if !node.ty.may_be(needed) {
             self.problem(
                 node.range.clone(),
@@ -400,276 +456,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// `&&` and `||`: `decisive` from either side is the result, whatever the other side does.
-    fn logic(
-        &mut self,
-        word: &'static str,
-        a: &IdedExpr,
-        b: &IdedExpr,
-        decisive: bool,
-        range: Range<usize>,
-    ) -> Node {
-        let (a, b) = (self.node(a), self.node(b));
-        self.expect(word, &a, Type::Bool);
-        self.expect(word, &b, Type::Bool);
-        let (a, b) = (a.eval, b.eval);
-        let eval: Eval = Box::new(move |s| {
-            let left = a(s).and_then(|v| truth(word, &v));
-            if left == Ok(decisive) {
-                return Ok(Val::Bool(decisive));
-            }
-            let right = b(s).and_then(|v| truth(word, &v))?;
-            if right == decisive {
-                return Ok(Val::Bool(decisive));
-            }
-            left.map(Val::Bool)
-        });
-        Node::new(Type::Bool, range, eval)
-    }
-
-    fn conditional(
-        &mut self,
-        test: &IdedExpr,
-        yes: &IdedExpr,
-        no: &IdedExpr,
-        range: Range<usize>,
-    ) -> Node {
-        let (test, yes, no) = (self.node(test), self.node(yes), self.node(no));
-        self.expect("?", &test, Type::Bool);
-        let ty = if yes.ty == no.ty { yes.ty } else { Type::Any };
-        let (test, yes, no) = (test.eval, yes.eval, no.eval);
-        let eval: Eval = Box::new(move |s| {
-            if truth("?", &test(s)?)? {
-                yes(s)
-            } else {
-                no(s)
-            }
-        });
-        Node::new(ty, range, eval)
-    }
-
-    fn negate(&mut self, a: &IdedExpr, range: Range<usize>) -> Node {
-        let a = self.node(a);
-        self.expect("-", &a, Type::Number);
-        let eval = a.eval;
-        let eval: Eval = Box::new(move |s| match eval(s)? {
-            Val::Null => Ok(Val::Null),
-            Val::Int(v) => Ok(v.checked_neg().map_or(Val::Null, Val::Int)),
-            Val::Double(v) => Ok(Val::Double(-v)),
-            other => Err(EvalError::WrongType {
-                operation: "-",
-                needed: "number",
-                found: other.kind(),
-            }),
-        });
-        Node {
-            literal: match a.literal {
-                Some(Value::Int(v)) => v.checked_neg().map(Value::Int),
-                Some(Value::Double(v)) => Some(Value::Double(-v)),
-                _ => None,
-            },
-            ..Node::new(Type::Number, range, eval)
-        }
-    }
-
-    fn arithmetic(
-        &mut self,
-        operation: Arith,
-        a: &IdedExpr,
-        b: &IdedExpr,
-        range: Range<usize>,
-    ) -> Node {
-        let (a, b) = (self.node(a), self.node(b));
-        let ty = match (operation, a.ty, b.ty) {
-            (Arith::Add, Type::Text, Type::Text | Type::Any)
-            | (Arith::Add, Type::Any, Type::Text) => Type::Text,
-            (Arith::Add, Type::Any, Type::Any) => Type::Any,
-            _ => {
-                self.expect(operation.word(), &a, Type::Number);
-                self.expect(operation.word(), &b, Type::Number);
-                Type::Number
-            }
-        };
-        let (a, b) = (a.eval, b.eval);
-        Node::new(
-            ty,
-            range,
-            Box::new(move |s| operation.apply(&a(s)?, &b(s)?)),
-        )
-    }
-
-    fn comparison(
-        &mut self,
-        operator: &str,
-        a: &IdedExpr,
-        b: &IdedExpr,
-        range: Range<usize>,
-    ) -> Node {
-        let Some((word, test)) = comparison(operator) else {
-            return self.dead(range);
-        };
-        let (a, b) = (self.node(a), self.node(b));
-        for node in [&a, &b] {
-            if node.ty == Type::Bool {
-                self.expect(word, node, Type::Number);
-            }
-        }
-        if a.ty == Type::Number || b.ty == Type::Text {
-            self.expect(word, &b, a.ty);
-        } else if b.ty == Type::Number || a.ty == Type::Text {
-            self.expect(word, &a, b.ty);
-        }
-        let eval: Eval = match (&a.literal, &b.literal) {
-            (None, Some(Value::Double(limit))) => {
-                let (a, limit) = (a.eval, *limit);
-                Box::new(move |s| {
-                    let order = match a(s)? {
-                        Val::Double(v) => v.partial_cmp(&limit),
-                        other => other.order(&Val::Double(limit))?,
-                    };
-                    Ok(Val::Bool(order.is_some_and(test)))
-                })
-            }
-            _ => {
-                let (a, b) = (a.eval, b.eval);
-                Box::new(move |s| Ok(Val::Bool(a(s)?.order(&b(s)?)?.is_some_and(test))))
-            }
-        };
-        Node::new(Type::Bool, range, eval)
-    }
-
-    fn equality(&mut self, a: &IdedExpr, b: &IdedExpr, wanted: bool, range: Range<usize>) -> Node {
-        let (a, b) = (self.node(a), self.node(b));
-        for (one, other) in [(&a, &b), (&b, &a)] {
-            if let (true, Some(Value::String(name))) = (one.metric, &other.literal) {
-                self.uses.metrics.insert(name.clone());
-            }
-        }
-        let word = if wanted { "==" } else { "!=" };
-        if a.ty != Type::Null && b.ty != Type::Null && a.ty != Type::Any {
-            self.expect(word, &b, a.ty);
-        }
-        // The word `null` asks whether there is a value; anything else is never equal to null.
-        let eval: Eval = match (a.ty == Type::Null, b.ty == Type::Null) {
-            (true, true) => Box::new(move |_| Ok(Val::Bool(wanted))),
-            (true, false) => is_null(b.eval, wanted),
-            (false, true) => is_null(a.eval, wanted),
-            (false, false) => match (a.metric, &b.literal, a.eval, b.eval) {
-                (true, Some(Value::String(name)), _, _) => {
-                    let name = name.clone();
-                    Box::new(move |s| {
-                        Ok(Val::Bool(
-                            s.event.is_some_and(|e| (*e.metric == *name) == wanted),
-                        ))
-                    })
-                }
-                (_, _, a, b) => Box::new(move |s| {
-                    let (a, b) = (a(s)?, b(s)?);
-                    let known = a.comparable() && b.comparable();
-                    Ok(Val::Bool(known && a.equals(&b) == wanted))
-                }),
-            },
-        };
-        Node::new(Type::Bool, range, eval)
-    }
-
-    /// `item in [..]`: the list must be written out.
-    fn contained(&mut self, item: &IdedExpr, list: &IdedExpr, range: Range<usize>) -> Node {
-        let item = self.node(item);
-        let Tree::List(list) = &list.expr else {
-            return self.unsupported(range, "`in` without a list written out");
-        };
-        let elements: Vec<Node> = list.elements.iter().map(|e| self.node(e)).collect();
-        for element in &elements {
-            self.expect("in", element, item.ty);
-            if let (true, Some(Value::String(name))) = (item.metric, &element.literal) {
-                self.uses.metrics.insert(name.clone());
-            }
-        }
-        let item = item.eval;
-        let elements: Vec<Eval> = elements.into_iter().map(|e| e.eval).collect();
-        let eval: Eval = Box::new(move |s| {
-            let item = item(s)?;
-            for element in &elements {
-                if item.equals(&element(s)?) {
-                    return Ok(Val::Bool(true));
-                }
-            }
-            Ok(Val::Bool(false))
-        });
-        Node::new(Type::Bool, range, eval)
-    }
-
     /// Whether the names are those of an event.
     pub(super) fn on_event(&self) -> bool {
         self.names.place == Place::Event
     }
-}
-
-fn is_null(eval: Eval, wanted: bool) -> Eval {
-    Box::new(move |s| Ok(Val::Bool(matches!(eval(s)?, Val::Null) == wanted)))
-}
-
-fn literal_node(literal: &LiteralValue, range: Range<usize>) -> Node {
-    let value = match literal {
-        LiteralValue::Boolean(v) => Value::Bool(*v.inner()),
-        LiteralValue::Double(v) => Value::Double(*v.inner()),
-        LiteralValue::Int(v) => Value::Int(*v.inner()),
-        LiteralValue::UInt(v) => Value::UInt(*v.inner()),
-        LiteralValue::String(v) => Value::String(v.inner().into()),
-        LiteralValue::Null => Value::Null,
-        LiteralValue::Bytes(_) => Value::Other,
-    };
-    let ty = match &value {
-        Value::Bool(_) => Type::Bool,
-        Value::Int(_) | Value::UInt(_) | Value::Double(_) => Type::Number,
-        Value::String(_) => Type::Text,
-        Value::Null => Type::Null,
-        Value::Other => Type::Any,
-    };
-    let kept = value.clone();
-    let eval: Eval = match value {
-        Value::String(text) => Box::new(move |_| Ok(Val::Text(text.clone()))),
-        Value::Bool(v) => Box::new(move |_| Ok(Val::Bool(v))),
-        Value::Double(v) => Box::new(move |_| Ok(Val::Double(v))),
-        Value::Int(v) => Box::new(move |_| Ok(Val::Int(i128::from(v)))),
-        Value::UInt(v) => Box::new(move |_| Ok(Val::Int(i128::from(v)))),
-        Value::Null => Box::new(|_| Ok(Val::Null)),
-        Value::Other => Box::new(|_| Ok(Val::Other)),
-    };
-    Node {
-        literal: Some(kept),
-        ..Node::new(ty, range, eval)
-    }
-}
-
-type Test = fn(std::cmp::Ordering) -> bool;
-
-fn comparison(operator: &str) -> Option<(&'static str, Test)> {
-    use std::cmp::Ordering;
-    Some(match operator {
-        operators::LESS => ("<", Ordering::is_lt),
-        operators::LESS_EQUALS => ("<=", Ordering::is_le),
-        operators::GREATER => (">", Ordering::is_gt),
-        operators::GREATER_EQUALS => (">=", Ordering::is_ge),
-        _ => return None,
-    })
-}
-
-pub(super) type Read = for<'a> fn(&'a crate::event::Sample) -> Val<'a>;
-
-/// How a field of a stage's event is read.
-pub(super) fn stage_field(field: &str) -> Option<(Type, Read)> {
-    debug_assert!(VARIABLES.contains(&field) || !FIELDS.contains(&field));
-    Some(match field {
-        "value" => (Type::Any, |e| Val::from(&e.value)),
-        "time" => (Type::Number, |e| Val::Int(i128::from(e.time_ms))),
-        "metric" => (Type::Text, |e| Val::Str(&e.metric)),
-        "type" => (Type::Text, |e| Val::Str(e.datatype)),
-        "quality" => (Type::Number, |e| Val::Int(i128::from(e.quality))),
-        "group" => (Type::Text, |e| Val::Str(&e.source.group)),
-        "node" => (Type::Text, |e| Val::Str(&e.source.node)),
-        "device" => (Type::Text, |e| Val::Str(e.source.device_name())),
-        _ => return None,
-    })
 }

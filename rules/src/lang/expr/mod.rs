@@ -16,13 +16,15 @@
 
 mod call;
 mod compile;
+mod leaf;
 mod names;
+mod operators;
 mod problem;
 #[cfg(test)]
 mod tests;
 mod value;
 
-pub(crate) use compile::{Expr, compile};
+pub(crate) use compile::{Expr, Subject, compile};
 pub(crate) use names::{Aggregate, Names, Uses, VARIABLES};
 pub(crate) use problem::At;
 pub use problem::ExprProblem;

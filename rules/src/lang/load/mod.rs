@@ -5,6 +5,7 @@ mod pattern;
 mod rule;
 #[cfg(test)]
 mod tests;
+mod wants;
 mod window;
 
 use std::collections::BTreeMap;

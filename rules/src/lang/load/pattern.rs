@@ -1,10 +1,12 @@
 //! Patterns: stages, quantifiers, groups.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::expression;
-use super::rule::{Found, pattern_kind, uses_of};
+use super::rule::{Found, uses_of};
+use crate::lang::def::{Kind, PatternDef};
 use crate::lang::expr::{Expr, Names, VARIABLES};
 use crate::lang::nearest::nearest;
 use crate::lang::reader::{At, Item, Table, as_table, integer, unknown_word};
@@ -36,6 +38,7 @@ struct Reader<'s, 't> {
     source: &'s mut Source<'t>,
     names: Names,
     conditions: Vec<Expr>,
+    of_stages: BTreeMap<u16, u16>,
     /// Applies between all neighbours.
     gap: Option<i64>,
     main_metric: Option<Arc<str>>,
@@ -60,6 +63,7 @@ pub(super) fn read(source: &mut Source<'_>, mut table: Table<'_, '_>) -> Option<
         source,
         names: Names::with_stages(names),
         conditions: Vec::new(),
+        of_stages: BTreeMap::new(),
         gap,
         main_metric: None,
     };
@@ -68,6 +72,7 @@ pub(super) fn read(source: &mut Source<'_>, mut table: Table<'_, '_>) -> Option<
         source,
         names,
         conditions,
+        of_stages,
         main_metric,
         ..
     } = reader;
@@ -90,7 +95,11 @@ pub(super) fn read(source: &mut Source<'_>, mut table: Table<'_, '_>) -> Option<
     };
     Some(Found {
         uses: uses_of(&conditions),
-        kind: pattern_kind(plan, conditions),
+        kind: Kind::Pattern(PatternDef {
+            plan,
+            conditions,
+            of_stages,
+        }),
         names,
         main_metric,
     })
@@ -231,10 +240,11 @@ impl Reader<'_, '_> {
             {
                 self.main_metric = expr.uses.metrics.first().cloned();
             }
-            StageKind::Event {
-                name: name?.value.to_owned(),
-                condition,
+            let name = name?.value.to_owned();
+            if let (Some(stage), Some(condition)) = (self.names.stage(&name), &condition) {
+                self.of_stages.insert(stage, condition.id.0);
             }
+            StageKind::Event { name, condition }
         };
         let until = table.text(self.source, "until");
         let until = until.and_then(|until| self.condition(&until));

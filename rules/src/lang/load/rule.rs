@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Seen, actions, check_id, pattern, unique, window};
 use crate::event::Level;
 use crate::lang::def::{
-    AbsenceDef, Kind, Limit, Pack, PatternDef, RuleDef, Scope, Streams, ThresholdDef, Time,
+    AbsenceDef, Kind, Limit, Pack, RuleDef, Scope, Streams, ThresholdDef, Time,
 };
 use crate::lang::expr::{Expr, Names, Uses};
 use crate::lang::glob::Glob;
@@ -70,6 +70,7 @@ pub(super) fn read(
         return None;
     }
     let streams = streams(&found, listed);
+    let wants = super::wants::of(&found, &streams, alarm.as_ref(), &commands);
     let stages: Vec<Arc<str>> = match &found.kind {
         Kind::Pattern(def) => def
             .plan
@@ -91,6 +92,7 @@ pub(super) fn read(
         durable,
         streams,
         uses: found.uses,
+        wants,
         kind: found.kind,
         stage_values: stages.iter().map(|n| format!("{n}.value").into()).collect(),
         stages,
@@ -314,8 +316,4 @@ pub(super) fn uses_of(conditions: &[Expr]) -> Uses {
         uses.merge(&condition.uses);
     }
     uses
-}
-
-pub(super) fn pattern_kind(plan: crate::pattern::Plan, conditions: Vec<Expr>) -> Kind {
-    Kind::Pattern(PatternDef { plan, conditions })
 }
