@@ -191,6 +191,7 @@ impl Gateway {
             },
         )
         .context("replay of the journal")?;
+        core.check_births();
         // Whatever was live before the restart is stale until its node speaks.
         core.host_mut()
             .disconnected(ServerId(0), now.engine_ms, now.wall_ms);
@@ -257,12 +258,20 @@ impl Gateway {
         if !phrased {
             tokio::spawn(crate::texts::supply(core.handle.clone(), embedder.clone()));
         }
+        let store = store as Arc<dyn crate::state::StateStore>;
+        let notifier = crate::notify::Notifier::start(
+            &config.notify,
+            &config.gateway.id,
+            journal.clone(),
+            store.clone(),
+            clock.clone(),
+        );
         let bridge = match &config.bridge {
             Some(bridge) => Some(Arc::new(crate::bridge::start(
                 bridge.clone(),
                 &config.gateway.id,
                 Arc::new(journal.clone()),
-                store as Arc<dyn crate::state::StateStore>,
+                store,
                 &config.gateway.data_dir,
                 crate::admin::api::cloud_hooks(core.handle.clone(), config.gateway.id.clone()),
             )?)),
@@ -277,6 +286,7 @@ impl Gateway {
             broker: broker.clone(),
             links: links.clone(),
             bridge,
+            notifier,
             models: models.clone(),
             rollouts,
             embedder,

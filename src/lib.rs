@@ -14,6 +14,7 @@ pub mod config;
 pub mod daemon;
 pub mod data_folder;
 pub mod host;
+pub mod notify;
 pub mod packs;
 pub mod pipeline;
 pub mod prepare;

@@ -100,6 +100,9 @@ pub fn from_loaded(mut loaded: Loaded<Config>, main: &Path) -> Result<Prepared, 
     for error in config.bridge.iter().flat_map(crate::bridge::Config::errors) {
         say(error.to_string());
     }
+    for error in config.notify.errors() {
+        say(error.to_string());
+    }
     if let Err(error) = usable_folder(&config.gateway.data_dir) {
         say(format!(
             "gateway.data_dir {}: {error}",
@@ -232,9 +235,11 @@ fn usable_folder(folder: &Path) -> std::io::Result<()> {
 /// Secrets by a bare name are looked for among the service manager's credentials first (systemd's `LoadCredential=`).
 fn use_credentials(config: &mut Config, folder: &Path) {
     let (admin, mqtt) = (&mut config.admin, &mut config.mqtt);
+    let receivers = config.notify.secrets();
     let mut secrets: Vec<&mut PathBuf> = [&mut admin.token_file, &mut mqtt.users_file]
         .into_iter()
         .flatten()
+        .chain(receivers)
         .collect();
     if let Some(tls) = &mut mqtt.tls {
         secrets.extend([&mut tls.cert, &mut tls.key]);

@@ -112,6 +112,11 @@ pub async fn rules(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Api
                         "dry_run": rule.dry_run || dry_run,
                         "fires": rule.fires,
                         "errors": rule.errors,
+                        "late": rule.late,
+                        "timed_out": rule.timed_out,
+                        "evicted": rule.evicted,
+                        "partials": rule.partials,
+                        "findings": rule.findings.iter().map(ToString::to_string).collect::<Vec<_>>(),
                         "last_fire_ms": rule.last_fire_ms.map(|at| now.wall_ms.saturating_sub(now.engine_ms.saturating_sub(at))),
                     })
                 })
@@ -205,7 +210,16 @@ pub async fn alarms(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Ap
                         "message": alarm.message.as_ref(),
                         "timestamp": now.wall_ms.saturating_sub(age),
                         "stale": alarm.stale,
+                        "active": alarm.active,
                         "by": alarm.by.as_deref(),
+                        "note": alarm.note.as_deref(),
+                        "shelved_until": alarm.shelved_until_ms.map(|until| {
+                            let left = until.saturating_sub(now.engine_ms);
+                            now.wall_ms.saturating_add(left)
+                        }),
+                        "cause_text": alarm.cause_text.as_deref(),
+                        "consequence": alarm.consequence.as_deref(),
+                        "response": alarm.response.as_deref(),
                         "values": values,
                         "family": related.map(|related| &*related.family),
                         "neighbours": related.map(neighbours).unwrap_or_default(),

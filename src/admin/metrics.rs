@@ -174,6 +174,16 @@ pub const NAMES: &[(&str, bool, &str)] = &[
         "Alarms that nobody acknowledged",
     ),
     (
+        "sparkgate_notifications_total",
+        true,
+        "Messages about alarms, by receiver and outcome",
+    ),
+    (
+        "sparkgate_notifications_waiting",
+        false,
+        "Alarms that a receiver was not told yet",
+    ),
+    (
         "sparkgate_commands_total",
         true,
         "Steps of local writes, by status",
@@ -435,6 +445,24 @@ async fn render(shared: &Shared) -> Result<String, ApiError> {
         &[],
         view.unacknowledged as u64,
     );
+    for receiver in shared.notifier.status() {
+        let outcomes = [
+            ("sent", receiver.sent),
+            ("failed", receiver.failed),
+            ("given_up", receiver.given_up),
+            ("left_out", receiver.left_out),
+        ];
+        for (outcome, count) in outcomes {
+            let labels = [("receiver", &*receiver.name), ("outcome", outcome)];
+            to.counter("sparkgate_notifications_total", &labels, count);
+        }
+        let waiting = receiver.waiting as u64;
+        to.gauge(
+            "sparkgate_notifications_waiting",
+            &[("receiver", &receiver.name)],
+            waiting,
+        );
+    }
     for (status, count) in &view.writes {
         to.counter("sparkgate_commands_total", &[("status", status)], *count);
     }

@@ -34,6 +34,8 @@ pub struct Shared {
     pub links: Arc<crate::host::Links>,
     /// The bridge, where one is configured.
     pub bridge: Option<Arc<crate::bridge::BridgeHandle>>,
+    /// Who is told of alarms.
+    pub notifier: crate::notify::Notifier,
     /// The model runner, where models are loaded.
     pub models: Option<Arc<::models::Runner>>,
     /// Changes models' versions.

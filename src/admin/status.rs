@@ -207,6 +207,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
         },
         "models": models_json(shared),
         "alarms": {"unacknowledged": view.unacknowledged, "active": view.active},
+        "notify": shared.notifier.status(),
     }))
 }
 

@@ -14,7 +14,7 @@ use crate::buffer::ledger::Counts;
 use crate::buffer::read::{LaneScan, ReadError};
 use crate::buffer::record::{Cause, LANES, Lane, NewRecord, Origin, Record, RecordId};
 use crate::buffer::recovery::{OpenError, Recovered, Recovery, recover};
-use crate::buffer::replay::Replay;
+use crate::buffer::replay::{Follow, Replay};
 use crate::buffer::shared::{Shared, State};
 use crate::buffer::stat::{LaneState, Stat};
 use crate::buffer::storage::Storage;
@@ -215,6 +215,12 @@ impl Journal {
     #[must_use]
     pub fn appended(&self, lane: Lane) -> watch::Receiver<RecordId> {
         self.shared.appended(lane).subscribe()
+    }
+
+    /// A reader of `lane` of its own, which the bridge's bookkeeping knows nothing of.
+    #[must_use]
+    pub fn follow(&self, lane: Lane, after: RecordId) -> Follow {
+        Follow::new(Arc::clone(&self.shared), lane, after)
     }
 
     /// Records of `lane` after `after`, in order, at most `max_records` and about `max_bytes` of bodies, but

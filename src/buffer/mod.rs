@@ -119,6 +119,6 @@ pub use journal::Journal;
 pub use ledger::Counts;
 pub use read::ReadError;
 pub use recovery::{Gap, OpenError, Quarantined, Recovery};
-pub use replay::Replay;
+pub use replay::{Follow, Replay};
 pub use stat::{DiskState, LaneState, Stat};
 pub use storage::{DiskStorage, Storage, StorageError, StorageFile};

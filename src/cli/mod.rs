@@ -12,11 +12,13 @@ mod generate;
 mod models;
 mod offline;
 mod online;
+mod replay;
 mod rules;
 pub mod run;
 mod table;
 #[cfg(feature = "top")]
 mod top;
+mod watch;
 
 /// Exit status for an unusable configuration (EX_CONFIG of sysexits.h).
 pub const EX_CONFIG: u8 = 78;

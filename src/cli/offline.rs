@@ -63,7 +63,15 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn journal(&self) -> anyhow::Result<PathBuf> {
+    pub(super) fn output(&self) -> Output {
+        self.output
+    }
+
+    pub(super) fn config(&self) -> &ConfigArgs {
+        &self.config
+    }
+
+    pub(super) fn journal(&self) -> anyhow::Result<PathBuf> {
         if let Some(folder) = &self.data_dir {
             return Ok(folder.join("journal"));
         }
@@ -209,7 +217,7 @@ pub(super) fn buffer(verb: BufferVerb) -> ExitCode {
 }
 
 /// A line on a terminal, nothing in a pipe.
-fn progress(what: &'static str) -> impl FnMut(Progress) {
+pub(super) fn progress(what: &'static str) -> impl FnMut(Progress) {
     let shown = std::io::stderr().is_terminal();
     move |at: Progress| {
         if shown {

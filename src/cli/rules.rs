@@ -44,12 +44,19 @@ pub(super) enum RulesVerb {
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
     },
+    /// Run stored history through rules, every command suppressed
+    Replay(Box<super::replay::ReplayArgs>),
 }
 
 /// Runs the verb.
 pub(super) fn rules(verb: RulesVerb) -> ExitCode {
     let done = match verb {
         RulesVerb::Test { paths, output } => return test(&paths, output),
+        RulesVerb::Replay(args) => match super::replay::replay(&args) {
+            Ok(super::replay::Done::Unusable) => return ExitCode::from(EX_CONFIG),
+            Ok(super::replay::Done::Fine) => Ok(()),
+            Err(error) => Err(error),
+        },
         RulesVerb::List(listing) => list(&listing),
         RulesVerb::Show { id, listing } => show(&id, &listing),
         RulesVerb::Enable { id, reach } => switch(&id, "enable", &reach),

@@ -1,10 +1,12 @@
 //! `sparkgate run`: the daemon under a service manager or on a terminal.
+//! Takes a changed configuration on SIGHUP, and changed packs as soon as they lie still.
 
 use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use super::watch::{PERIOD, Watch};
 use super::{ConfigArgs, EX_CONFIG};
 use crate::daemon::{Ended, Gateway, watchdog};
 use crate::prepare::{Prepared, prepare};
@@ -48,6 +50,8 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
 }
 
 async fn serve(prepared: Prepared, args: &ConfigArgs) -> anyhow::Result<Ended> {
+    let mut rules = prepared.loaded.value.rules.clone();
+    let mut watch = Watch::new(&rules);
     let gateway = Gateway::build(prepared).await?;
     let (stop, stopped) = watch::channel(false);
     let mut term = signal(SignalKind::terminate())?;
@@ -60,11 +64,22 @@ async fn serve(prepared: Prepared, args: &ConfigArgs) -> anyhow::Result<Ended> {
             Ok(shared) => shared,
             Err(_) => return,
         };
+        let mut looks = tokio::time::interval(PERIOD);
         loop {
             tokio::select! {
                 _ = term.recv() => break,
                 _ = int.recv() => break,
-                _ = hup.recv() => reload(&shared, file.as_deref(), folder.as_deref()).await,
+                _ = hup.recv() => {
+                    if let Some(fresh) = reload(&shared, file.as_deref(), folder.as_deref()).await {
+                        rules = fresh;
+                        watch = Watch::new(&rules);
+                    }
+                }
+                _ = looks.tick(), if rules.watch => {
+                    if watch.changed(&rules) {
+                        reload_rules(&shared, &rules).await;
+                    }
+                }
             }
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
@@ -83,17 +98,48 @@ async fn serve(prepared: Prepared, args: &ConfigArgs) -> anyhow::Result<Ended> {
     ended
 }
 
+/// Takes changed packs; a mistake in one of them leaves all rules as they are.
+async fn reload_rules(shared: &crate::admin::Shared, rules: &crate::config::Rules) {
+    match crate::packs::configured(rules) {
+        Ok(packs) => {
+            let count: usize = packs.iter().map(|pack| pack.rules().count()).sum();
+            let done = shared
+                .core
+                .ask(move |core, now, ports| core.reload_rules(now, packs, ports))
+                .await;
+            match done {
+                Ok(()) => {
+                    tokio::spawn(crate::texts::supply(
+                        shared.core.clone(),
+                        shared.embedder.clone(),
+                    ));
+                    tracing::info!(rules = count, "changed packs are in force");
+                }
+                Err(error) => tracing::error!(%error, "reload"),
+            }
+        }
+        Err(errors) => refused(&errors, "the rules that were in force stay in force"),
+    }
+}
+
+fn refused(errors: &[crate::config::load::Diagnostic], consequence: &'static str) {
+    for error in errors {
+        tracing::error!(%error, "configuration refused");
+    }
+    tracing::error!(mistakes = errors.len(), "{consequence}");
+}
+
 /// Takes a changed configuration as far as it can change while running; an invalid one leaves what runs in force.
 async fn reload(
     shared: &crate::admin::Shared,
     file: Option<&std::path::Path>,
     folder: Option<&std::path::Path>,
-) {
+) -> Option<crate::config::Rules> {
     use sd_notify::NotifyState;
     if let Ok(state) = NotifyState::monotonic_usec_now() {
         let _ = sd_notify::notify(&[NotifyState::Reloading, state]);
     }
-    match prepare(file, folder) {
+    let rules = match prepare(file, folder) {
         Ok(prepared) => {
             let config = prepared.loaded.value;
             // Users, rights and certificates; a pair that does not match keeps the old one in force.
@@ -105,6 +151,7 @@ async fn reload(
                 .write()
                 .unwrap_or_else(std::sync::PoisonError::into_inner) =
                 crate::prepare::config_hash(&config);
+            shared.notifier.reload(&config.notify);
             let packs = prepared.packs;
             let host = crate::prepare::host_config(&config);
             let limits = crate::prepare::write_limits(&config);
@@ -122,21 +169,21 @@ async fn reload(
                         shared.embedder.clone(),
                     ));
                     tracing::info!(
-                        "configuration reloaded: rules, host, writes, users, rights and certificates; listeners, buffer, models and bridge need a restart"
+                        "configuration reloaded: rules, host, writes, receivers of alarms, users, rights and certificates; listeners, buffer, models and bridge need a restart"
                     );
                 }
                 Err(error) => tracing::error!(%error, "reload"),
             }
+            Some(config.rules)
         }
         Err(errors) => {
-            for error in &errors {
-                tracing::error!(%error, "configuration refused");
-            }
-            tracing::error!(
-                mistakes = errors.len(),
-                "the configuration that was in force stays in force"
+            refused(
+                &errors,
+                "the configuration that was in force stays in force",
             );
+            None
         }
-    }
+    };
     let _ = sd_notify::notify(&[NotifyState::Ready]);
+    rules
 }

@@ -41,6 +41,20 @@ pub(super) fn cell(value: Option<&serde_json::Value>) -> String {
     }
 }
 
+/// A text from outside for a terminal: control characters, which could steer it, are shown escaped.
+pub(super) fn printable(text: &str) -> String {
+    let control =
+        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| {
+        if control(c) {
+            c.escape_unicode().to_string()
+        } else {
+            c.to_string()
+        }
+    };
+    text.chars().map(shown).collect()
+}
+
 /// A count of bytes with a unit.
 #[expect(clippy::cast_precision_loss, reason = "for display")]
 pub(super) fn bytes(count: u64) -> String {

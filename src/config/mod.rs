@@ -40,6 +40,8 @@ pub struct Config {
     /// The way to the cloud; absent: nothing leaves the box.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<crate::bridge::Config>,
+    /// Who is told of alarms without the cloud.
+    pub notify: crate::notify::Config,
     /// Web page, JSON API and metrics.
     pub admin: Admin,
     /// Log output.
@@ -132,7 +134,7 @@ impl Default for Rebirth {
 }
 
 /// `[rules]`
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rules {
     /// Files, or folders whose `*.toml` (not `*.scenario.toml`) are packs; sub-folders included.
@@ -141,6 +143,19 @@ pub struct Rules {
     pub use_shipped: Vec<String>,
     /// Evaluate and report everything, send no command.
     pub dry_run: bool,
+    /// Take changed packs without a signal.
+    pub watch: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            paths: Vec::new(),
+            use_shipped: Vec::new(),
+            dry_run: false,
+            watch: true,
+        }
+    }
 }
 
 /// `[models]`

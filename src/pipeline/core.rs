@@ -204,11 +204,33 @@ impl Core {
         dry_run: bool,
         ports: &mut dyn Ports,
     ) {
-        self.rules.reload(packs);
         self.host.reconfigure(host);
         self.actuation.set_limits(limits);
         self.settings.dry_run = dry_run;
+        self.reload_rules(now, packs, ports);
+    }
+
+    /// Takes other rules, all in one step between two messages.
+    pub fn reload_rules(&mut self, now: Now, packs: Vec<rules::Pack>, ports: &mut dyn Ports) {
+        self.rules.advance_to(now.engine_ms);
+        self.rules.reload(packs);
+        self.check_births();
         self.settle(now, ports);
+    }
+
+    /// Holds every birth that is known against the rules, and tells what does not fit.
+    pub fn check_births(&mut self) {
+        for node in self.host.nodes() {
+            for device in std::iter::once(node.own()).chain(node.devices()) {
+                let id = node.id();
+                let key = super::convert::rule_key(&id.group, &id.node, device.name());
+                let metrics = device.metrics().iter();
+                let metrics: Vec<_> = metrics.map(|m| (&*m.name, m.datatype.as_str())).collect();
+                for finding in self.rules.check_birth(&key, &metrics) {
+                    tracing::warn!(%finding, "a birth does not fit a rule");
+                }
+            }
+        }
     }
 
     /// Whether rules send nothing.

@@ -371,8 +371,16 @@ fn born(
     id: RecordId,
     ports: &mut dyn Ports,
 ) {
-    core.rules
-        .handle_birth(&rule_key(&node.group, &node.node, device), now.engine_ms);
+    let key = rule_key(&node.group, &node.node, device);
+    core.rules.handle_birth(&key, now.engine_ms);
+    let metrics: Vec<_> = record
+        .metrics
+        .iter()
+        .map(|metric| (&*metric.name, metric.datatype.as_str()))
+        .collect();
+    for finding in core.rules.check_birth(&key, &metrics) {
+        tracing::warn!(%finding, "a birth does not fit a rule");
+    }
     if let Some(change) = schema {
         let metrics: Vec<_> = record
             .metrics

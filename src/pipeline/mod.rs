@@ -19,6 +19,7 @@ pub mod convert;
 pub mod core;
 mod derived;
 pub mod encode;
+pub mod feed;
 mod host_events;
 pub mod latency;
 pub mod recover;

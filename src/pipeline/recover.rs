@@ -13,8 +13,9 @@ use sparkplug::topic::NodeId;
 use super::Ports;
 use super::bodies;
 use super::checkpoint::{COMMANDS, HOLDS, META, Meta, NODE, RULE};
-use super::convert::{key_of_rule, rule_event, rule_key};
+use super::convert::{key_of_rule, rule_key};
 use super::derived::alarm_cause;
+use super::feed::body;
 use crate::actuation::{Actuation, Hold};
 use crate::buffer::Journal;
 use crate::buffer::record::{Cause, Class, NewRecord, Origin, Record};
@@ -142,10 +143,7 @@ impl Core {
             wall_ms: record.received_ms,
             trusted: record.clock_trusted,
         };
-        if now.trusted {
-            self.rules.set_wall(now.engine_ms, now.wall_ms);
-        }
-        self.rules.advance_to(now.engine_ms);
+        super::feed::time(&mut self.rules, record);
         self.note_trace(record);
         self.complete(now, known, journal, restored);
         let (Some(group), Some(node)) = (&record.key.group, &record.key.node) else {
@@ -174,22 +172,7 @@ impl Core {
                     record.received_ms,
                     &payload,
                 );
-                let key = rule_key(group, node, device);
-                for (index, metric) in payload.metrics.iter().enumerate() {
-                    let index = u32::try_from(index).unwrap_or(u32::MAX);
-                    let event = rule_event(
-                        &key,
-                        metric,
-                        record.id,
-                        index,
-                        now.engine_ms,
-                        record.received_ms,
-                    );
-                    self.rules.handle_event(&event);
-                }
-                if record.class == Class::Birth {
-                    self.rules.handle_birth(&key, now.engine_ms);
-                }
+                super::feed::record(&mut self.rules, record, Some(&payload));
             }
             (Class::Death, _) => {
                 let payload = ResolvedPayload {
@@ -205,49 +188,9 @@ impl Core {
                     record.received_ms,
                     &payload,
                 );
-                let cause = match body(record).get("cause").and_then(Json::as_str) {
-                    Some("will") => rules::DeathCause::Will,
-                    Some("stale") => rules::DeathCause::Stale,
-                    Some("node") => rules::DeathCause::Node,
-                    _ => rules::DeathCause::Death,
-                };
-                self.rules
-                    .handle_death(&rule_key(group, node, device), now.engine_ms, cause);
+                super::feed::record(&mut self.rules, record, None);
             }
-            (Class::Inference, _) => {
-                let body = body(record);
-                let text = |key: &str| {
-                    body.get(key)
-                        .and_then(Json::as_str)
-                        .unwrap_or_default()
-                        .to_owned()
-                };
-                if body.get("shadow").and_then(Json::as_bool) == Some(true) {
-                    return;
-                }
-                let asked = Some(text("asked"))
-                    .filter(|name| !name.is_empty())
-                    .unwrap_or_else(|| text("model"));
-                let score = body.get("score").and_then(Json::as_f64).unwrap_or(f64::NAN);
-                let model: std::sync::Arc<str> = asked.into();
-                self.rules.handle_event(&rules::Event {
-                    key: rule_key(group, node, device),
-                    metric: model.clone(),
-                    value: rules::Value::Double(score),
-                    datatype: "Double",
-                    quality: 192,
-                    time_ms: body
-                        .pointer("/span_ms/1")
-                        .and_then(Json::as_i64)
-                        .unwrap_or_default(),
-                    engine_ms: now.engine_ms,
-                    historical: false,
-                    unchanged: false,
-                    record: record.id,
-                    index: 0,
-                    kind: rules::EventKind::Score { model },
-                });
-            }
+            (Class::Inference, _) => super::feed::record(&mut self.rules, record, None),
             (Class::Alarm, _) => self.replay_operator(now, record),
             (Class::Command, _) => self.note_command(&body(record)),
             (Class::Embedding, _) => {
@@ -382,10 +325,6 @@ impl Core {
         }
         batch
     }
-}
-
-fn body(record: &Record) -> Json {
-    serde_json::from_slice(&record.body).unwrap_or(Json::Null)
 }
 
 /// Ids hold no U+0000, so it separates.

@@ -48,6 +48,7 @@ fn ranks() -> BTreeMap<&'static str, u8> {
         ("bridge", 5),
         ("host", 5),
         ("texts", 5),
+        ("notify", 5),
         ("pipeline", 4),
         ("actuation", 3),
         ("rollout", 3),
@@ -78,6 +79,11 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "config",
         "host",
+        "the file is made of each part's own section",
+    ),
+    (
+        "config",
+        "notify",
         "the file is made of each part's own section",
     ),
     (

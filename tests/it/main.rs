@@ -26,11 +26,13 @@ mod foreign;
 mod hostile;
 mod house;
 mod models;
+mod notify;
 mod power;
 mod profiles;
 #[path = "../../models/tests/it/python.rs"]
 #[allow(dead_code)]
 mod python;
+mod rules;
 mod servers;
 mod service;
 mod siege;

@@ -49,11 +49,18 @@ fn must(what: &str, remedy: &str, command: &mut Command) {
     }
 }
 
-/// A Python with pysparkplug and mqtt-spb-wrapper.
+/// A Python with pysparkplug, mqtt-spb-wrapper and aiosmtpd.
 pub fn python() -> PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON
-        .get_or_init(|| python_with("venv", &["pysparkplug==0.3.2", "mqtt-spb-wrapper==2.1.2"]))
+        .get_or_init(|| {
+            let packages = [
+                "pysparkplug==0.3.2",
+                "mqtt-spb-wrapper==2.1.2",
+                "aiosmtpd==1.4.6",
+            ];
+            python_with("venv", &packages)
+        })
         .clone()
 }
 

@@ -9,7 +9,7 @@ mod time;
 
 use super::*;
 use crate::load_packs;
-use crate::output::{AlarmStatus, EvictReason, Match};
+use crate::output::{AlarmAction, AlarmStatus, EvictReason, Match};
 
 /// Wall time at engine time 0, ms UTC.
 const WALL: i64 = 1_700_006_400_000;

@@ -1,0 +1,258 @@
+//! `sparkgate rules replay`: what rules would have done with what was stored.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::offline::{Place, progress};
+use super::{Output, table};
+use crate::buffer::Selection;
+use crate::buffer::record::{Class, Record};
+use crate::buffer::tools;
+use crate::config::Config;
+use crate::config::quantity::Span;
+use crate::packs;
+use crate::pipeline::convert::rule_json;
+use crate::pipeline::{bodies, feed};
+
+/// Which history, and which rules.
+#[derive(Debug, clap::Args)]
+pub(super) struct ReplayArgs {
+    #[command(flatten)]
+    place: Place,
+    /// From then on: RFC 3339, ms since 1970 UTC, or so long ago (`2h`)
+    #[arg(long, value_parser = moment)]
+    from: u64,
+    /// Until just before then [default: now]
+    #[arg(long, value_parser = moment)]
+    to: Option<u64>,
+    /// Pack file, or a folder that is searched for packs [default: the configuration's]
+    #[arg(long)]
+    rules: Vec<PathBuf>,
+}
+
+fn wall_ms() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
+}
+
+/// A point in time as people write it.
+fn moment(text: &str) -> Result<u64, String> {
+    if let Ok(ms) = text.parse() {
+        return Ok(ms);
+    }
+    if let Ok(at) = text.parse::<jiff::Timestamp>() {
+        return u64::try_from(at.as_millisecond()).map_err(|_| "before 1970".to_owned());
+    }
+    text.parse::<Span>()
+        .map(|ago| wall_ms().saturating_sub(ago.as_millis()))
+        .map_err(|_| format!("`{text}` is no time; write 2026-11-29T08:00:00Z, ms since 1970, or 2h for two hours ago"))
+}
+
+/// How a replay ended.
+pub(super) enum Done {
+    /// It ran through.
+    Fine,
+    /// Packs or the configuration can't be used.
+    Unusable,
+}
+
+/// Runs stored records through rules. Nothing is sent or written: commands are only shown.
+pub(super) fn replay(args: &ReplayArgs) -> anyhow::Result<Done> {
+    let packs = match load(args) {
+        Ok(packs) => packs,
+        Err(errors) => {
+            for error in errors {
+                eprintln!("{error}");
+            }
+            return Ok(Done::Unusable);
+        }
+    };
+    let selection = Selection::between(args.from, args.to.unwrap_or_else(wall_ms));
+    let mut run = Run {
+        rules: rules::Engine::new(packs, rules::Limits::default()),
+        out: std::io::BufWriter::new(std::io::stdout().lock()),
+        output: args.place.output(),
+        now: (0, 0),
+        events: 0,
+        counts: BTreeMap::new(),
+    };
+    let records = tools::export(
+        &args.place.journal()?,
+        selection,
+        &mut progress("replay"),
+        &mut |record| run.record(record),
+    )?;
+    run.out.flush()?;
+    let total = |kind: usize| {
+        run.counts
+            .values()
+            .map(|counts| counts.get(kind).copied().unwrap_or(0))
+            .sum::<u64>()
+    };
+    eprintln!(
+        "{records} records, {} metrics: {} matches, {} alarms raised, {} commands suppressed, {} failures",
+        run.events,
+        total(0),
+        total(1),
+        total(2),
+        total(3)
+    );
+    Ok(Done::Fine)
+}
+
+fn load(args: &ReplayArgs) -> Result<Vec<rules::Pack>, Vec<crate::config::load::Diagnostic>> {
+    if args.rules.is_empty() {
+        let config = args.place.config();
+        let loaded = Config::read(config.config.as_deref(), config.config_dir.as_deref())?;
+        return packs::configured(&loaded.value.rules);
+    }
+    packs::configured(&crate::config::Rules {
+        paths: args.rules.clone(),
+        ..crate::config::Rules::default()
+    })
+}
+
+struct Run<W: Write> {
+    rules: rules::Engine,
+    out: W,
+    output: Output,
+    /// Engine time and wall time of the record at hand, ms.
+    now: (u64, u64),
+    events: u64,
+    /// Matches, alarms raised, commands and failures of each rule.
+    counts: BTreeMap<String, [u64; 4]>,
+}
+
+impl<W: Write> Run<W> {
+    fn record(&mut self, record: &Record) -> std::io::Result<()> {
+        feed::time(&mut self.rules, record);
+        self.now = (record.engine_ms, record.received_ms);
+        let payload = match record.class {
+            Class::Birth | Class::Data => sparkplug::payload::decode_resolved(&record.body).ok(),
+            _ => None,
+        };
+        self.events += payload.as_ref().map_or(0, |p| p.metrics.len() as u64);
+        feed::record(&mut self.rules, record, payload.as_ref());
+        while let Some(output) = self.rules.poll_output() {
+            self.told(&output)?;
+        }
+        Ok(())
+    }
+
+    fn told(&mut self, output: &rules::Output) -> std::io::Result<()> {
+        let at = |engine_ms: u64| {
+            self.now
+                .1
+                .saturating_sub(self.now.0.saturating_sub(engine_ms))
+        };
+        let (rule, kind, line, object) = match output {
+            rules::Output::Match(found) => {
+                let values: serde_json::Map<String, Value> = found
+                    .values
+                    .iter()
+                    .map(|(name, value)| (name.to_string(), rule_json(value)))
+                    .collect();
+                let shown = Value::Object(values);
+                let at = at(found.engine_ms);
+                let line = format!("{} match   {} {} {shown}", time(at), found.rule, found.key);
+                (
+                    &found.rule,
+                    Some(0),
+                    line,
+                    json!({"at": at, "kind": "match", "rule": *found.rule, "version": *found.version, "key": found.key.to_string(), "values": shown, "cause": found.cause.0}),
+                )
+            }
+            rules::Output::Alarm(event) => {
+                let at = at(event.engine_ms);
+                let raised = event.event == rules::AlarmAction::Raise;
+                let line = format!(
+                    "{} alarm   {} {} {}: {}",
+                    time(at),
+                    event.rule,
+                    event.key,
+                    event.event.as_str(),
+                    event.message
+                );
+                let body = bodies::alarm(event, at);
+                (
+                    &event.rule,
+                    raised.then_some(1),
+                    line,
+                    json!({"at": at, "kind": "alarm", "rule": *event.rule, "key": event.key.to_string(), "alarm": body}),
+                )
+            }
+            rules::Output::Command(request) => {
+                let at = at(request.engine_ms);
+                let value = rule_json(&request.value);
+                let line = format!(
+                    "{} command {} {} {} = {value} (suppressed)",
+                    time(at),
+                    request.rule,
+                    request.target,
+                    request.metric
+                );
+                (
+                    &request.rule,
+                    Some(2),
+                    line,
+                    json!({"at": at, "kind": "command", "rule": *request.rule, "target": request.target.to_string(), "metric": *request.metric, "value": value, "suppressed": true}),
+                )
+            }
+            rules::Output::EvalError(failure) => {
+                let at = at(failure.engine_ms);
+                let line = format!(
+                    "{} failure {} {} {}",
+                    time(at),
+                    failure.rule,
+                    failure.key,
+                    failure.reason
+                );
+                (
+                    &failure.rule,
+                    Some(3),
+                    line,
+                    json!({"at": at, "kind": "failure", "rule": *failure.rule, "key": failure.key.to_string(), "reason": failure.reason.to_string()}),
+                )
+            }
+            rules::Output::TimedOut(_) | rules::Output::Late(_) | rules::Output::Evicted(_) => {
+                return Ok(());
+            }
+        };
+        if let Some(count) = kind.and_then(|kind| {
+            self.counts
+                .entry(rule.to_string())
+                .or_default()
+                .get_mut(kind)
+        }) {
+            *count += 1;
+        }
+        match self.output {
+            Output::Json => writeln!(self.out, "{object}"),
+            Output::Table => writeln!(self.out, "{}", table::printable(&line)),
+        }
+    }
+}
+
+fn time(ms: u64) -> String {
+    let at = i64::try_from(ms)
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    at.map_or_else(|| ms.to_string(), |at| format!("{at:.3}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_in_three_ways() {
+        assert_eq!(moment("1780272000000"), Ok(1_780_272_000_000));
+        assert_eq!(moment("2026-06-01T00:00:00Z"), Ok(1_780_272_000_000));
+        let ago = moment("2h").unwrap();
+        assert!(wall_ms().abs_diff(ago + 7_200_000) < 60_000);
+        assert!(moment("yesterday").unwrap_err().contains("2h"));
+        assert_eq!(time(1_780_272_000_005), "2026-06-01T00:00:00.005Z");
+    }
+}
