@@ -7,6 +7,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::link::Protocol;
 use crate::node::{Node, NodeConfig};
 use crate::scenario::{Scenario, covers};
 use crate::transport::{AddressError, Broker, Outcome, Runner};
@@ -33,6 +34,8 @@ pub struct FleetConfig {
     pub scenario: Option<PathBuf>,
     /// Host without which nodes stay silent.
     pub primary_host: Option<String>,
+    /// MQTT version.
+    pub protocol: Protocol,
     /// Nodes have templates and a DataSet, devices have properties.
     pub structured: bool,
 }
@@ -49,6 +52,7 @@ impl Default for FleetConfig {
             seed: 1,
             scenario: None,
             primary_host: None,
+            protocol: Protocol::V3,
             structured: false,
         }
     }
@@ -173,6 +177,7 @@ impl Fleet {
                 period: Duration::from_secs_f64(1.0 / config.rate_hz),
                 seed: config.seed,
                 place,
+                protocol: config.protocol,
                 tls: tls.clone(),
                 late: None,
                 generation: 0,

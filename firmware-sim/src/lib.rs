@@ -10,6 +10,8 @@ pub mod codec;
 pub mod device;
 pub mod fault;
 pub mod fleet;
+pub mod link;
+mod mqtt5;
 pub mod node;
 pub mod scenario;
 pub mod signal;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use firmware_sim::fleet::{Fleet, FleetConfig, FleetError};
+use firmware_sim::link::Protocol;
 
 /// Conforming Sparkplug edge nodes, with faults on request.
 #[derive(Debug, Parser)]
@@ -20,6 +21,14 @@ struct Cli {
 enum Output {
     Table,
     Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mqtt {
+    #[value(name = "3.1.1")]
+    V3,
+    #[value(name = "5")]
+    V5,
 }
 
 #[derive(Debug, Subcommand)]
@@ -57,6 +66,9 @@ enum Verb {
         /// Stay silent until this host application is online
         #[arg(long)]
         primary_host: Option<String>,
+        /// MQTT version; with 5, nodes leave with reason 0x04
+        #[arg(long, value_enum, default_value = "3.1.1")]
+        protocol: Mqtt,
         /// Give nodes templates and a DataSet, and devices properties
         #[arg(long)]
         structured: bool,
@@ -78,6 +90,7 @@ fn main() -> ExitCode {
         seed,
         group,
         primary_host,
+        protocol,
         structured,
         output,
     } = Cli::parse().verb;
@@ -95,6 +108,10 @@ fn main() -> ExitCode {
         seed,
         scenario,
         primary_host,
+        protocol: match protocol {
+            Mqtt::V3 => Protocol::V3,
+            Mqtt::V5 => Protocol::V5,
+        },
         structured,
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread()

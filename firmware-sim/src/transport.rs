@@ -1,23 +1,22 @@
-//! A node on a real connection: rumqttc (MQTT 3.1.1) and a clock.
+//! A node on a real connection, and a clock.
 //!
-//! One task a node. The will is made anew for every CONNECT, which rumqttc does not do by itself: each connection has a
-//! client of its own.
+//! One task a node. The will is made anew for every CONNECT, which network clients do not do by themselves: each
+//! connection has a client of its own.
 
 mod faults;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rumqttc::{AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS, Transport};
+use rumqttc::Transport;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::fault::{Injector, Line};
+use crate::link::{Heard, Link, Protocol};
 use crate::node::{Message, Node, NodeCounts, Will};
 use crate::scenario::Fault;
 
-/// rumqttc's own limit of 10 KiB is too small for births; 16 MiB is what brokers take.
-const MAX_PACKET: usize = 16 << 20;
-/// Requests that wait in rumqttc, besides room for the births and two rounds of data.
+/// Messages that wait in a connection, besides room for the births and two rounds of data.
 const QUEUE: usize = 1024;
 /// How long a clone lives where the scenario does not say.
 const CLONE_LIFE_MS: u64 = 3_000;
@@ -94,6 +93,8 @@ pub struct Runner {
     pub seed: u64,
     /// Place in the fleet.
     pub place: u64,
+    /// MQTT version.
+    pub protocol: Protocol,
     /// TLS, for the servers that want it.
     pub(crate) tls: Option<Transport>,
     /// The next data message comes this many ms late.
@@ -170,14 +171,13 @@ impl Runner {
                 away(period, &mut stop).await;
                 continue;
             }
-            let (client, events) = self.client();
+            let link = self.link();
             outcome.connections += 1;
             injector.reconnected();
             let born = Instant::now();
             let end = self
                 .connection(
-                    client,
-                    events,
+                    link,
                     &mut stop,
                     started,
                     &mut pending,
@@ -215,7 +215,7 @@ impl Runner {
         outcome
     }
 
-    fn client(&mut self) -> (AsyncClient, EventLoop) {
+    fn link(&mut self) -> Link {
         let will = self.node.connect(now_ms());
         self.connect_as(self.client_id(), will)
     }
@@ -228,31 +228,21 @@ impl Runner {
         }
     }
 
-    fn connect_as(&self, client_id: String, will: Will) -> (AsyncClient, EventLoop) {
+    fn connect_as(&self, client_id: String, will: Will) -> Link {
         let at = self.node.server() % self.brokers.len().max(1);
-        let (host, port, tls) = self
-            .brokers
-            .get(at)
-            .map_or(("localhost", 1883, false), |it| {
-                (it.host.as_str(), it.port, it.tls)
-            });
-        let transport = match &self.tls {
-            Some(transport) if tls => transport.clone(),
-            _ => Transport::Tcp,
+        let local = Broker {
+            host: "localhost".to_owned(),
+            port: 1883,
+            tls: false,
         };
-        let mut options = MqttOptions::new(client_id, host, port);
-        options
-            .set_keep_alive(Duration::from_secs(30))
-            .set_clean_session(true)
-            .set_transport(transport)
-            .set_max_packet_size(MAX_PACKET, MAX_PACKET)
-            .set_last_will(LastWill::new(
-                will.topic,
-                will.payload,
-                QoS::AtLeastOnce,
-                false,
-            ));
-        AsyncClient::new(options, QUEUE + 3 * (self.node.devices().len() + 1))
+        Link::new(
+            self.protocol,
+            self.brokers.get(at).unwrap_or(&local),
+            self.tls.as_ref(),
+            client_id,
+            will,
+            QUEUE + 3 * (self.node.devices().len() + 1),
+        )
     }
 
     #[expect(
@@ -261,8 +251,7 @@ impl Runner {
     )]
     async fn connection(
         &mut self,
-        client: AsyncClient,
-        mut events: EventLoop,
+        mut link: Link,
         stop: &mut tokio::sync::watch::Receiver<bool>,
         started: Instant,
         pending: &mut Vec<Fault>,
@@ -279,23 +268,23 @@ impl Runner {
         let dt = self.period.as_secs_f64();
         loop {
             let messages = tokio::select! {
-                event = events.poll() => match event {
-                    Ok(Event::Incoming(Packet::ConnAck(_))) => {
+                heard = link.poll() => match heard {
+                    Ok(Heard::Connected) => {
                         for filter in &wanted {
-                            if client.try_subscribe(filter, QoS::AtLeastOnce).is_err() {
+                            if !link.subscribe(filter) {
                                 return End::Broken;
                             }
                         }
                         Vec::new()
                     }
-                    Ok(Event::Incoming(Packet::SubAck(_))) => {
+                    Ok(Heard::Subscribed) => {
                         acks += 1;
                         if acks == wanted.len() { self.node.ready(now_ms()) } else { Vec::new() }
                     }
-                    Ok(Event::Incoming(Packet::Publish(publish))) => {
-                        self.node.handle_message(&publish.topic, &publish.payload, now_ms())
+                    Ok(Heard::Publish { topic, payload }) => {
+                        self.node.handle_message(&topic, &payload, now_ms())
                     }
-                    Ok(_) => Vec::new(),
+                    Ok(Heard::Other) => Vec::new(),
                     Err(error) => {
                         tracing::debug!(node = self.name, %error, "connection ended");
                         return End::Broken;
@@ -305,21 +294,21 @@ impl Runner {
                     match self.begin_due(started, pending, outcome, false) {
                         None => {}
                         Some(end @ End::Away(_)) => {
-                            self.leave(&client, &mut events, &mut outcome.tally).await;
+                            self.leave(link, &mut outcome.tally).await;
                             return end;
                         }
                         Some(End::Replaced(ms)) => {
                             self.generation += 1;
-                            self.others.spawn(linger(client, events, ms));
+                            self.others.spawn(linger(link, ms));
                             return End::Replaced(ms);
                         }
-                        // Dropping the event loop closes the socket without DISCONNECT: the broker sends the will.
+                        // Dropping the link closes the socket without DISCONNECT: the broker sends the will.
                         Some(end) => return end,
                     }
                     self.node.step(dt, now_ms())
                 }
                 _ = stop.changed() => {
-                    self.leave(&client, &mut events, &mut outcome.tally).await;
+                    self.leave(link, &mut outcome.tally).await;
                     return End::Stop;
                 }
             };
@@ -345,27 +334,30 @@ impl Runner {
                     .map(|(_, it)| it),
             );
             for message in messages {
-                send(&client, message, &mut outcome.tally);
+                send(&link, message, &mut outcome.tally);
             }
             if self.node.is_leaving() {
-                disconnect(&client, &mut events).await;
+                link.leave().await;
                 return End::Left;
             }
         }
     }
 
-    /// Publishes the death and disconnects; the broker must not send the will.
-    async fn leave(&mut self, client: &AsyncClient, events: &mut EventLoop, tally: &mut Tally) {
-        if let Some(death) = self.node.leave(now_ms()) {
-            send(client, death, tally);
+    /// Leaves on purpose. With MQTT 3.1.1 the node publishes its death, and the broker must not send the will; with 5 it
+    /// asks the broker for the will, which is its death.
+    async fn leave(&mut self, mut link: Link, tally: &mut Tally) {
+        let death = self.node.leave(now_ms());
+        let double = self.node.twist().double_death;
+        if let Some(death) = death.filter(|_| double || self.protocol == Protocol::V3) {
+            send(&link, death, tally);
         }
-        if self.node.twist().double_death {
+        if double {
             // What is queued goes out; then the socket closes without DISCONNECT, and the broker sends the will too.
-            let life = async { while events.poll().await.is_ok() {} };
+            let life = async { while link.poll().await.is_ok() {} };
             let _ = tokio::time::timeout(DOUBLE_DEATH, life).await;
             return;
         }
-        disconnect(client, events).await;
+        link.leave().await;
     }
 
     /// Nodes don't all speak in the same millisecond.
@@ -388,19 +380,9 @@ async fn away(period: Option<u64>, stop: &mut tokio::sync::watch::Receiver<bool>
 }
 
 /// Keeps an old socket open, then lets it go without DISCONNECT.
-async fn linger(client: AsyncClient, mut events: EventLoop, ms: u64) {
-    let life = async { while events.poll().await.is_ok() {} };
+async fn linger(mut link: Link, ms: u64) {
+    let life = async { while link.poll().await.is_ok() {} };
     let _ = tokio::time::timeout(Duration::from_millis(ms), life).await;
-    drop(client);
-}
-
-/// Sends what is queued and DISCONNECT: the broker must not send the will.
-async fn disconnect(client: &AsyncClient, events: &mut EventLoop) {
-    if client.try_disconnect().is_err() {
-        return;
-    }
-    let done = async { while events.poll().await.is_ok() {} };
-    let _ = tokio::time::timeout(Duration::from_secs(2), done).await;
 }
 
 fn elapsed_ms(started: Instant) -> u64 {
@@ -408,7 +390,7 @@ fn elapsed_ms(started: Instant) -> u64 {
 }
 
 /// QoS 0, as the norm wants. A full queue means that the broker does not read: a device would lose the sample too.
-fn send(client: &AsyncClient, message: Message, tally: &mut Tally) {
+fn send(link: &Link, message: Message, tally: &mut Tally) {
     let Message {
         topic,
         payload,
@@ -416,10 +398,7 @@ fn send(client: &AsyncClient, message: Message, tally: &mut Tally) {
         metrics,
         birth,
     } = message;
-    if client
-        .try_publish(topic, QoS::AtMostOnce, retain, payload)
-        .is_ok()
-    {
+    if link.publish(topic, payload, retain) {
         tally.messages += 1;
         tally.metrics += metrics;
         tally.births += u64::from(birth);

@@ -174,6 +174,10 @@ pub(super) fn handle(core: &mut Core, now: Now, event: HostEvent, ports: &mut dy
         } => {
             core.counters.duplicate_identities += 1;
             tracing::error!(%node, %first, %second, "two clients publish under one identity; give each edge node its own id");
+            let message = format!(
+                "clients `{first}` and `{second}` both publish as {node}; give each edge node its own id"
+            );
+            core.tell(now, "host", "duplicate_identity", &message, true, ports);
         }
         HostEvent::HostState { tag, host, state } => {
             settle_without_record(core, tag);
@@ -185,6 +189,11 @@ pub(super) fn handle(core: &mut Core, now: Now, event: HostEvent, ports: &mut dy
                 ?client,
                 "another host application uses this gateway's host id; set [host] id"
             );
+            let message = format!(
+                "another host application ({}) uses this gateway's host id; set [host] id",
+                client.as_deref().unwrap_or("client id unknown")
+            );
+            core.tell(now, "host", "host_conflict", &message, true, ports);
         }
         HostEvent::Invalid {
             tag,

@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::harness::gateway::Gateway;
-use crate::harness::mqtt::{Client, Packet};
+use crate::harness::mqtt::{Client, Node, Packet};
+use crate::harness::nats::Nats;
+use crate::harness::until;
 
 /// The next publish: topic, payload, RETAIN flag.
 fn publish(client: &mut Client) -> (String, Vec<u8>, bool) {
@@ -199,4 +201,31 @@ fn message_flow_phid_sparkplug_clean_session() {
             );
         }
     }
+}
+
+/// Trap 10 and ch. 4: two publishers under one identity are noticed, named and alarmed.
+#[test]
+fn intro_edge_node_id_uniqueness_is_watched_and_alarmed() {
+    let nats = Nats::start();
+    let gateway = Gateway::builder().bridge(&nats.url()).start();
+    let mut node = Node::birth(gateway.mqtt, "plant", "n1", "press");
+    until("the node is online", 30, || {
+        (gateway.status()["host"]["nodes_online"].as_u64()? == 1).then_some(())
+    });
+    let mut imposter = Client::connect(gateway.mqtt, "imposter", None);
+    imposter.publish("spBv1.0/plant/NDATA/n1", &[0x08, 0x05, 0x18, 0x02], 0);
+    let alarm = until("the alarm is in its stream", 60, || {
+        nats.messages("SPARKGATE_test_ALARMS")
+            .iter()
+            .filter_map(|it| serde_json::from_slice::<serde_json::Value>(&it.payload).ok())
+            .find(|it| it["rule"] == "sparkgate.host")
+    });
+    let message = alarm["message"].as_str().unwrap();
+    for part in ["`n1`", "`imposter`", "plant/n1"] {
+        assert!(message.contains(part), "{part} in {message}");
+    }
+    assert_eq!(alarm["priority"], "high");
+    // The node itself goes on.
+    node.temp(1.0);
+    assert_eq!(gateway.check_identity()["duplicate_identities"], 1);
 }

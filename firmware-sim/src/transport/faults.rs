@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use rumqttc::{Event, Packet};
 use tokio::time::Instant;
 
 use super::{CLONE_LIFE_MS, End, LATE_MS, Outcome, Runner, Tally, elapsed_ms, now_ms, send};
 use crate::codec::BdseqType;
 use crate::fault::{Rebirth, Way};
+use crate::link::Heard;
 use crate::scenario::{Fault, Kind, bdseq_type, covers, first_seq};
 
 impl Runner {
@@ -196,7 +196,7 @@ impl Runner {
         } else {
             format!("{}-clone", self.client_id())
         };
-        let (client, mut events) = self.connect_as(id, will);
+        let mut link = self.connect_as(id, will);
         let period = self.period;
         let life = async move {
             let mut ticks = tokio::time::interval(period);
@@ -205,15 +205,15 @@ impl Runner {
             let mut tally = Tally::default();
             loop {
                 let messages = tokio::select! {
-                    event = events.poll() => match event {
-                        Ok(Event::Incoming(Packet::ConnAck(_))) => other.ready(now_ms()),
+                    heard = link.poll() => match heard {
+                        Ok(Heard::Connected) => other.ready(now_ms()),
                         Ok(_) => continue,
                         Err(_) => return,
                     },
                     _ = ticks.tick() => other.step(period.as_secs_f64(), now_ms()),
                 };
                 for message in messages {
-                    send(&client, message, &mut tally);
+                    send(&link, message, &mut tally);
                 }
             }
         };

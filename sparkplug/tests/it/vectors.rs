@@ -144,12 +144,24 @@ fn pysparkplug() {
 
 #[test]
 fn mqtt_spb_wrapper() {
-    check(include_str!("../vectors/mqtt_spb_wrapper.json"), 33);
+    structured(&check(include_str!("../vectors/mqtt_spb_wrapper.json"), 33));
+}
+
+#[test]
+fn sparkplug_rs() {
+    structured(&check(include_str!("../vectors/sparkplug_rs.json"), 33));
 }
 
 #[test]
 fn sparkplug_payload_of_npm() {
-    let file = check(include_str!("../vectors/sparkplug_payload.json"), 33);
+    structured(&check(
+        include_str!("../vectors/sparkplug_payload.json"),
+        33,
+    ));
+}
+
+/// The DataSet, template and properties that the scripts make.
+fn structured(file: &Json) {
     let metric = |name: &str| {
         let bytes = unhex(file["structured"][name].as_str().unwrap());
         let payload = decode(&bytes, &Limits::default()).unwrap();
@@ -182,9 +194,9 @@ fn sparkplug_payload_of_npm() {
     assert_eq!(properties.get("unit").unwrap().value, "°C".into());
 }
 
-/// What `make.py pysparkplug check` reads back.
+/// What `make.py … check`, `make.mjs check` and `--example foreign_vectors check` read back.
 #[test]
-fn ours_are_the_committed_bytes_that_pysparkplug_reads() {
+fn ours_are_the_committed_bytes_that_others_read() {
     let ours: Json = cases()
         .into_iter()
         .map(|(kind, value)| {
