@@ -9,6 +9,10 @@ pub fn shipped() -> &'static [(&'static str, &'static str)] {
             include_str!("../packs/batch-phases/pack.toml"),
         ),
         (
+            "model-health",
+            include_str!("../packs/model-health/pack.toml"),
+        ),
+        (
             "press-cooling",
             include_str!("../packs/press-cooling/pack.toml"),
         ),
