@@ -111,7 +111,7 @@ enum Verb {
         #[command(subcommand)]
         verb: rules::RulesVerb,
     },
-    /// List and verify models
+    /// List, verify, measure and change models
     Models {
         #[command(subcommand)]
         verb: models::ModelsVerb,

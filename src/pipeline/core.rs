@@ -579,7 +579,7 @@ impl Core {
 
     /// A record that is made here.
     pub(super) fn derived(
-        &mut self,
+        &self,
         now: Now,
         class: Class,
         key: Key,

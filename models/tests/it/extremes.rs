@@ -1,5 +1,5 @@
 use crate::python;
-use models::runner::{Event, Request, Runner, RunnerConfig};
+use models::runner::{Event, Request, Runner, RunnerConfig, Skipped};
 use models::{BackendId, BackendPreference, DeviceKey, Registry, Source};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
@@ -54,8 +54,19 @@ fn check(preference: &BackendPreference, backend: BackendId) {
                         span_ms: (0, 1),
                         record: 1,
                     };
-                    runner.try_submit(request).unwrap();
-                    match rx.recv_timeout(Duration::from_secs(20)).unwrap() {
+                    match runner.try_submit(request) {
+                        Ok(()) => {}
+                        // A busy machine may miss an objective; that is not asked here.
+                        Err(Skipped::Thinned) => continue,
+                        Err(other) => panic!("{other:?}"),
+                    }
+                    let event = loop {
+                        match rx.recv_timeout(Duration::from_secs(60)).unwrap() {
+                            Event::Objective { .. } | Event::Drift { .. } => {}
+                            event => break event,
+                        }
+                    };
+                    match event {
                         Event::Inference(inference) => {
                             assert_eq!(inference.backend, backend);
                             for ((_, value), output) in

@@ -59,6 +59,7 @@ fn both_backends_hold_the_golden_rows() {
     for id in [BackendId::TractCpu, BackendId::OrtCpu] {
         let mut model = TextModel::open(&python::text_model(), &[preference.backend(id)]).unwrap();
         assert_eq!(model.backend, id);
+        assert_eq!(model.golden_rows(), 9);
         let one = model.embed("bearing noise").unwrap();
         let other = model.embed("unusual sound from the bearing").unwrap();
         let far = model.embed("user logged in").unwrap();
@@ -136,6 +137,8 @@ fn a_folder_without_its_model_fails_each_text_with_the_reason() {
         assert!(failure.reason.contains("SHA-256"), "{}", failure.reason);
     }
     assert_eq!(embedder.status().failed, 2);
+    let report = models::verify::verify(folder.path(), &BackendPreference::builtin());
+    assert!(!report.ok && report.models[0].errors[0].contains("SHA-256"), "{report:?}");
     let nowhere = Path::new("/nonexistent");
     let preference = BackendPreference::builtin();
     assert!(Embedder::spawn(nowhere, &preference, TextConfig::default(), |_| ()).is_err());
