@@ -138,7 +138,10 @@ fn a_folder_without_its_model_fails_each_text_with_the_reason() {
     }
     assert_eq!(embedder.status().failed, 2);
     let report = models::verify::verify(folder.path(), &BackendPreference::builtin());
-    assert!(!report.ok && report.models[0].errors[0].contains("SHA-256"), "{report:?}");
+    assert!(
+        !report.ok && report.models[0].errors[0].contains("SHA-256"),
+        "{report:?}"
+    );
     let nowhere = Path::new("/nonexistent");
     let preference = BackendPreference::builtin();
     assert!(Embedder::spawn(nowhere, &preference, TextConfig::default(), |_| ()).is_err());
