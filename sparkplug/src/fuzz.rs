@@ -165,7 +165,10 @@ mod tests {
     ];
 
     fn corpus(target: &str) -> Vec<Vec<u8>> {
-        let folder = format!("{}/tests/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+        let folder = format!(
+            "{}/../fuzz/corpus/sparkplug_{target}",
+            env!("CARGO_MANIFEST_DIR")
+        );
         let mut paths: Vec<_> = std::fs::read_dir(&folder)
             .unwrap()
             .map(|it| it.unwrap().path())
