@@ -245,10 +245,6 @@ impl Runner {
         )
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the state of one run, lent to one connection"
-    )]
     async fn connection(
         &mut self,
         mut link: Link,
