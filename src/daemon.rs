@@ -7,6 +7,8 @@
 //! Order of stop: listeners and sessions close, the pipeline finishes what is queued, everything is synced, a last
 //! checkpoint is written, the bridge gets a short time to drain.
 
+mod progress;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,8 +43,6 @@ const REPLAY_STEP_USEC: u32 = 60_000_000;
 const LINKS_LEAVE: Duration = Duration::from_millis(2_500);
 /// How long a clean stop waits for the journal.
 const JOURNAL_CLOSE: Duration = Duration::from_secs(3);
-/// An fsync in flight counts as progress for this long, ms.
-const FSYNC_PATIENCE_MS: u64 = 120_000;
 
 /// A gateway that is built and not yet running.
 pub struct Gateway {
@@ -294,6 +294,8 @@ impl Gateway {
             started,
             started_ms: now.wall_ms,
             config_hash: prepare::config_hash(&config).into(),
+            reloaded: std::sync::RwLock::new(crate::admin::Reloaded::now(0)),
+            certificate_files: prepare::certificate_files(&config),
             hosts: config.admin.hosts.clone().into(),
             token,
             metrics: crate::admin::metrics::Exporter::new(),
@@ -328,6 +330,15 @@ impl Gateway {
             admin: self.doors.address(),
         };
         let admin = tokio::spawn(self.doors.serve(self.shared.clone(), halted));
+        #[cfg(feature = "otlp")]
+        if let Some(collector) = self.config.collector() {
+            let every = Duration::from_millis(self.config.telemetry.every.as_millis());
+            tokio::spawn(crate::admin::otlp::send(
+                self.shared.clone(),
+                collector.to_owned(),
+                every,
+            ));
+        }
         self.broker.listen().await.context("embedded broker")?;
         let addresses = Addresses {
             mqtt: self.broker.local_addrs(),
@@ -430,36 +441,50 @@ fn announce(host: &mut HostSession, now: Now, broker: &dyn Handle) {
     }
 }
 
-/// Feeds the service manager's watchdog while data moves: rounds of the pipeline's loop, and no fsync that hangs.
+/// Feeds the service manager's watchdog while everything moves, with a line on how it goes; see [`progress`].
 pub async fn watchdog(shared: Arc<crate::admin::Shared>, period: Duration) {
-    let mut last = 0;
+    let mut progress = progress::Progress::new(Instant::now());
+    let mut told = None;
     let mut ticks = tokio::time::interval(period / 3);
     loop {
         ticks.tick().await;
-        let beats = shared.core.beats();
         let stat = shared.journal.stat();
-        let hanging = stat
-            .fsync_in_flight_ms
-            .is_some_and(|ms| ms > FSYNC_PATIENCE_MS);
         // A round trip through the broker's lock: a core that hangs would not answer.
         let broker = shared.broker.clone();
         let answer = tokio::task::spawn_blocking(move || broker.stats().connections);
-        let answers = matches!(tokio::time::timeout(period / 4, answer).await, Ok(Ok(_)));
-        if beats != last && !hanging && answers {
-            last = beats;
-            let counts = shared.journal.counts();
-            let uplink = shared
-                .bridge
-                .as_ref()
-                .map_or("none", |bridge| bridge.status().state.as_str());
-            let line = format!(
-                "received {}, pending {}, uplink {uplink}",
-                counts.received, counts.pending
-            );
-            let _ = sd_notify::notify(&[
-                sd_notify::NotifyState::Watchdog,
-                sd_notify::NotifyState::Status(&line),
-            ]);
+        let seen = progress::Seen {
+            broker: matches!(tokio::time::timeout(period / 4, answer).await, Ok(Ok(_))),
+            beats: shared.core.beats(),
+            durable: shared.journal.durable_id(),
+            unsynced: stat.unsynced_bytes,
+            fsync: stat.fsync_in_flight_ms.map(Duration::from_millis),
+            commit: shared.exports.commit_in_flight(),
+        };
+        match progress.look(Instant::now(), seen) {
+            Ok(()) => {
+                told = None;
+                let counts = shared.journal.counts();
+                let uplink = shared
+                    .bridge
+                    .as_ref()
+                    .map_or("none", |bridge| bridge.status().state.as_str());
+                let line = format!(
+                    "received {}, pending {}, uplink {uplink}",
+                    counts.received, counts.pending
+                );
+                let _ = sd_notify::notify(&[
+                    sd_notify::NotifyState::Watchdog,
+                    sd_notify::NotifyState::Status(&line),
+                ]);
+            }
+            Err(stuck) => {
+                if told.replace(stuck) != Some(stuck) {
+                    tracing::error!(
+                        part = stuck.as_str(),
+                        "no progress: the watchdog is not fed, and the service manager will start this process anew"
+                    );
+                }
+            }
         }
     }
 }

@@ -277,6 +277,21 @@ fn use_credentials(config: &mut Config, folder: &Path) {
     }
 }
 
+/// The bridge's certificate files, by what for; the broker knows its own.
+#[must_use]
+pub fn certificate_files(config: &Config) -> Vec<(&'static str, PathBuf)> {
+    let mut files = Vec::new();
+    if let Some(tls) = config
+        .bridge
+        .as_ref()
+        .and_then(|bridge| bridge.tls.as_ref())
+    {
+        files.extend(tls.cert.iter().map(|cert| ("uplink client", cert.clone())));
+        files.extend(tls.ca.iter().map(|ca| ("uplink authority", ca.clone())));
+    }
+    files
+}
+
 /// SHA-256 of the configuration in force, hex: shown on the page, so that what runs can be compared with a file.
 #[must_use]
 pub fn config_hash(config: &Config) -> String {

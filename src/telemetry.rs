@@ -1,7 +1,15 @@
-//! Log output.
+//! Log output: to stderr, and its tail in memory.
 
-use tracing_subscriber::EnvFilter;
+mod repeats;
+mod tail;
+
 use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+pub use repeats::suppressed;
+pub use tail::{Line, lines};
 
 use crate::config::{Log, LogFormat};
 
@@ -16,19 +24,26 @@ pub fn start(log: &Log) -> Result<(), String> {
         Err(_) => EnvFilter::try_new(&log.filter)
             .map_err(|e| format!("[log] filter `{}`: {e}", log.filter))?,
     };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_span_events(FmtSpan::NONE)
         .with_target(false)
         .with_writer(std::io::stderr);
     let plain = std::env::var_os("NO_COLOR").is_some()
         || !std::io::IsTerminal::is_terminal(&std::io::stderr());
     let under_systemd = std::env::var_os("JOURNAL_STREAM").is_some();
-    // A second start in one process (tests) keeps the first one's output.
-    let _ = match (log.format, under_systemd) {
-        (LogFormat::Json, _) => builder.json().flatten_event(true).try_init(),
-        (LogFormat::Text, true) => builder.with_ansi(false).without_time().try_init(),
-        (LogFormat::Text, false) => builder.with_ansi(!plain).try_init(),
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = match (log.format, under_systemd) {
+        (LogFormat::Json, _) => lines.json().flatten_event(true).boxed(),
+        (LogFormat::Text, true) => lines.with_ansi(false).without_time().boxed(),
+        (LogFormat::Text, false) => lines.with_ansi(!plain).boxed(),
     };
+    // A second start in one process (tests) keeps the first one's output.
+    let _ = tracing_subscriber::registry()
+        .with(
+            lines
+                .and_then(tail::Tail)
+                .with_filter(repeats::Repeats::default()),
+        )
+        .with(filter)
+        .try_init();
     Ok(())
 }

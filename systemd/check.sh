@@ -8,7 +8,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 mkdir -p "$root/usr/bin" "$root/usr/lib/systemd/system" "$root/etc/systemd/system" "$root/bin"
 install -m 755 "$binary" "$root/usr/bin/sparkgate"
-install -m 755 /bin/kill "$root/bin/kill"
+install -m 755 /bin/sh "$root/bin/sh"
 install -m 644 "$here/sparkgate.service" "$root/usr/lib/systemd/system/"
 # The unit names stock targets and slices: give the root the distribution's own.
 for unit in basic.target sysinit.target shutdown.target multi-user.target local-fs.target time-set.target \

@@ -125,6 +125,8 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/api/history", get(api::history))
         .route("/api/events", get(events::events))
         .route("/api/backup", post(status::export))
+        .route("/api/log", get(status::log))
+        .route("/api/traces", get(status::traces))
         .fallback(api::not_found)
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
         .layer(from_fn_with_state(shared.hosts.clone(), own_host))

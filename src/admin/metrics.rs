@@ -372,6 +372,16 @@ pub const NAMES: &[(&str, bool, &str)] = &[
         false,
         "When a file of [mqtt.tls] ends: server, client_ca or crl",
     ),
+    (
+        "sparkgate_log_suppressed_total",
+        true,
+        "Log lines left out because one place in the program wrote too many",
+    ),
+    (
+        "sparkgate_uplink_certificate_expiry_timestamp_seconds",
+        false,
+        "When a file of [bridge.tls] ends: client or authority",
+    ),
 ];
 
 /// `GET /metrics`.
@@ -383,7 +393,7 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Result<Response, ApiE
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 
-async fn render(shared: &Shared) -> Result<String, ApiError> {
+pub(super) async fn render(shared: &Shared) -> Result<String, ApiError> {
     let view = look(shared).await?;
     let to = &shared.metrics;
     let broker = shared.broker.stats();
@@ -530,6 +540,24 @@ async fn render(shared: &Shared) -> Result<String, ApiError> {
             &[("certificate", certificate.what)],
             certificate.ends as f64,
         );
+    }
+    to.counter(
+        "sparkgate_log_suppressed_total",
+        &[],
+        crate::telemetry::suppressed(),
+    );
+    for (what, file) in &shared.certificate_files {
+        if let Some(certificate) = crate::broker::Validity::of_file(what, file) {
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "seconds since 1970 are exact in a double"
+            )]
+            to.gauge_f64(
+                "sparkgate_uplink_certificate_expiry_timestamp_seconds",
+                &[("certificate", what)],
+                certificate.ends as f64,
+            );
+        }
     }
     Ok(to.recorder.handle().render())
 }

@@ -12,6 +12,8 @@ pub mod events;
 pub mod http;
 pub mod metrics;
 pub mod models;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod page;
 pub mod status;
 
@@ -19,6 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::broker::engine::Engine;
+use crate::broker::{Handle, Validity};
 use crate::buffer::Journal;
 use crate::pipeline::task::CoreHandle;
 
@@ -50,6 +53,10 @@ pub struct Shared {
     pub started_ms: u64,
     /// SHA-256 of the configuration in force, hex.
     pub config_hash: std::sync::RwLock<String>,
+    /// When the configuration in force was read, and what became of the last attempt.
+    pub reloaded: std::sync::RwLock<Reloaded>,
+    /// Certificate files of the bridge, by what for.
+    pub certificate_files: Vec<(&'static str, std::path::PathBuf)>,
     /// Names by which a proxy on this machine may ask; see `[admin] hosts`.
     pub hosts: Arc<[String]>,
     /// Token for writes over TCP; `None`: writes go through the admin socket alone.
@@ -60,4 +67,35 @@ pub struct Shared {
     pub exports: crate::pipeline::checkpoint::ExportDoor,
     /// Whether the service is ready; `Err` says what is missing.
     pub ready: tokio::sync::watch::Receiver<bool>,
+}
+
+/// The last reading of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Reloaded {
+    /// ms UTC.
+    pub at: u64,
+    /// Mistakes that kept a changed file from being taken; 0: what was read is in force.
+    pub mistakes: usize,
+}
+
+impl Reloaded {
+    /// Read now.
+    #[must_use]
+    pub fn now(mistakes: usize) -> Self {
+        Self {
+            at: status::wall_ms(),
+            mistakes,
+        }
+    }
+}
+
+impl Shared {
+    /// The certificates in use: the broker's, and the bridge's files read anew, since they are replaced while this runs.
+    #[must_use]
+    pub fn certificates(&self) -> Vec<Validity> {
+        let mut all = self.broker.stats().certificates;
+        let files = self.certificate_files.iter();
+        all.extend(files.filter_map(|(what, file)| Validity::of_file(what, file)));
+        all
+    }
 }

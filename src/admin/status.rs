@@ -153,7 +153,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
             })
         },
     );
-    Ok(json!({
+    let mut out = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "gateway": shared.gateway,
         "config_hash": *shared.config_hash.read().unwrap_or_else(std::sync::PoisonError::into_inner),
@@ -208,7 +208,34 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
         "models": models_json(shared),
         "alarms": {"unacknowledged": view.unacknowledged, "active": view.active},
         "notify": shared.notifier.status(),
-    }))
+    });
+    if let Some(object) = out.as_object_mut() {
+        let configured = shared
+            .reloaded
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone();
+        object.insert("configured".into(), json!(configured));
+        let certificates = shared.certificates();
+        let certificates: Vec<Value> = certificates
+            .iter()
+            .map(|c| json!({"name": c.what, "file": c.file.display().to_string(), "not_after": c.ends.saturating_mul(1000)}))
+            .collect();
+        object.insert("certificates".into(), Value::Array(certificates));
+    }
+    Ok(out)
+}
+
+/// `GET /api/log`: the newest lines of the log, oldest first. They hold no secrets and no values of metrics.
+pub async fn log() -> Json<Vec<crate::telemetry::Line>> {
+    Json(crate::telemetry::lines())
+}
+
+/// `GET /api/traces`: the newest decisions, oldest first.
+pub async fn traces(
+    State(shared): State<Arc<Shared>>,
+) -> Json<Vec<crate::pipeline::decisions::Decision>> {
+    Json(shared.core.decisions().after(0))
 }
 
 /// Longest wait for an export of the state.

@@ -22,6 +22,19 @@ pub struct Validity {
 }
 
 impl Validity {
+    /// Reads the first certificate of a PEM file; `None`: it holds none that can be read.
+    #[must_use]
+    pub fn of_file(what: &'static str, file: &std::path::Path) -> Option<Self> {
+        use tokio_rustls::rustls::pki_types::CertificateDer;
+        use tokio_rustls::rustls::pki_types::pem::PemObject;
+        let ends = certificate_end(&CertificateDer::from_pem_file(file).ok()?)?;
+        Some(Self {
+            what,
+            file: file.to_owned(),
+            ends,
+        })
+    }
+
     /// Seconds until it ends; negative once it has.
     #[must_use]
     pub fn left(&self, now: SystemTime) -> i64 {

@@ -152,6 +152,7 @@ async fn reload(
                 .unwrap_or_else(std::sync::PoisonError::into_inner) =
                 crate::prepare::config_hash(&config);
             shared.notifier.reload(&config.notify);
+            note(shared, 0);
             let packs = prepared.packs;
             let host = crate::prepare::host_config(&config);
             let limits = crate::prepare::write_limits(&config);
@@ -177,6 +178,7 @@ async fn reload(
             Some(config.rules)
         }
         Err(errors) => {
+            note(shared, errors.len());
             refused(
                 &errors,
                 "the configuration that was in force stays in force",
@@ -186,4 +188,12 @@ async fn reload(
     };
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     rules
+}
+
+/// For the page: when, and whether it was taken.
+fn note(shared: &crate::admin::Shared, mistakes: usize) {
+    *shared
+        .reloaded
+        .write()
+        .unwrap_or_else(std::sync::PoisonError::into_inner) = crate::admin::Reloaded::now(mistakes);
 }

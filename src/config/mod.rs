@@ -46,6 +46,8 @@ pub struct Config {
     pub admin: Admin,
     /// Log output.
     pub log: Log,
+    /// Metrics and traces to a collector.
+    pub telemetry: Telemetry,
 }
 
 /// `[gateway]`
@@ -290,6 +292,26 @@ impl Default for Admin {
     }
 }
 
+/// `[telemetry]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Telemetry {
+    /// OTLP/HTTP endpoint of an OpenTelemetry collector, `http://host:port`; needs cargo feature `otlp`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp: Option<String>,
+    /// Time between two sendings.
+    pub every: Span,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self {
+            otlp: None,
+            every: secs(10),
+        }
+    }
+}
+
 /// `[log]`
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -427,6 +449,21 @@ impl Config {
                 ),
             );
         }
+        if let Some(url) = &self.telemetry.otlp {
+            if !cfg!(feature = "otlp") {
+                say(
+                    "telemetry.otlp",
+                    "telemetry.otlp: this build lacks cargo feature `otlp`".to_owned(),
+                );
+            } else if self.collector().is_none() {
+                say(
+                    "telemetry.otlp",
+                    format!(
+                        "telemetry.otlp `{url}`: write http://host:port (a collector's agent on this box or LAN takes TLS from there)"
+                    ),
+                );
+            }
+        }
         if let Some(id) = &self.host.id
             && (id.is_empty() || id.contains(['/', '+', '#', '\0']))
         {
@@ -437,6 +474,15 @@ impl Config {
             );
         }
         found
+    }
+
+    /// `host:port` of the collector.
+    #[must_use]
+    pub fn collector(&self) -> Option<&str> {
+        let rest = self.telemetry.otlp.as_deref()?.strip_prefix("http://")?;
+        let authority = rest.trim_end_matches('/');
+        let (host, port) = authority.rsplit_once(':')?;
+        (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(authority)
     }
 
     /// The Sparkplug host id.

@@ -8,9 +8,10 @@
 //! Invariant: a checkpoint for record *n* is committed only when the journal has *n* on disk. Otherwise a power cut
 //! could leave a checkpoint ahead of the journal, whose ids would then be given twice.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -83,9 +84,17 @@ type KeepFrom = Option<RecordId>;
 pub struct ExportDoor {
     asked: Arc<AtomicBool>,
     made: watch::Receiver<Option<Snapshot>>,
+    working: Arc<Mutex<Option<Instant>>>,
 }
 
 impl ExportDoor {
+    /// How long the state store has been at one commit or export; `None`: it is idle.
+    #[must_use]
+    pub fn commit_in_flight(&self) -> Option<Duration> {
+        let working = self.working.lock().unwrap_or_else(PoisonError::into_inner);
+        working.map(|since| since.elapsed())
+    }
+
     /// An export that is newer than this call; `None`: the state store refused, or has stopped.
     pub async fn fresh(&mut self) -> Option<Snapshot> {
         self.made.mark_unchanged();
@@ -172,15 +181,22 @@ impl Checkpointer {
         let door = ExportDoor {
             asked: exports.asked.clone(),
             made: exports.told.subscribe(),
+            working: Arc::default(),
         };
+        let working = door.working.clone();
         let thread = std::thread::Builder::new()
             .name("state".to_owned())
             .spawn(move || {
+                let at = |since| {
+                    *working.lock().unwrap_or_else(PoisonError::into_inner) = since;
+                };
                 while let Ok((batch, meta)) = work.recv() {
+                    at(Some(Instant::now()));
                     let outcome = match store.commit(&batch) {
                         Ok(()) => Ok(exports.maybe(&store, meta)),
                         Err(error) => Err((batch, error.to_string())),
                     };
+                    at(None);
                     if tell.send(outcome).is_err() {
                         break;
                     }

@@ -17,6 +17,7 @@ pub mod bodies;
 pub mod checkpoint;
 pub mod convert;
 pub mod core;
+pub mod decisions;
 mod derived;
 pub mod encode;
 pub mod feed;

@@ -20,6 +20,7 @@ use crate::buffer::{AppendError, Journal};
 use crate::clock::{Clock, Now};
 
 use super::checkpoint::Checkpointer;
+use super::decisions::Decisions;
 use super::latency::Histogram;
 
 /// Messages taken from the queue before timers and questions get their turn.
@@ -40,6 +41,7 @@ type Question = Box<dyn FnOnce(&mut Core, Now, &mut dyn Ports) + Send>;
 pub struct CoreHandle {
     questions: mpsc::Sender<Question>,
     beats: Arc<AtomicU64>,
+    decisions: Decisions,
 }
 
 /// The core's thread is gone; the process is about to end.
@@ -65,6 +67,12 @@ impl CoreHandle {
             .await
             .map_err(|_| Gone)?;
         got.await.map_err(|_| Gone)
+    }
+
+    /// The newest decisions.
+    #[must_use]
+    pub fn decisions(&self) -> &Decisions {
+        &self.decisions
     }
 
     /// Counts rounds of the core's loop: progress that feeds the watchdog.
@@ -124,7 +132,9 @@ impl CoreThread {
         let handle = CoreHandle {
             questions,
             beats: beats.clone(),
+            decisions: Decisions::default(),
         };
+        let decisions = handle.decisions.clone();
         let thread = std::thread::Builder::new()
             .name("core".to_owned())
             .spawn(move || {
@@ -134,7 +144,7 @@ impl CoreThread {
                     .enable_time()
                     .build()
                 {
-                    Ok(runtime) => runtime.block_on(run(parts, asked, stopped, beats)),
+                    Ok(runtime) => runtime.block_on(run(parts, asked, stopped, beats, decisions)),
                     Err(error) => tracing::error!(%error, "the pipeline can't start"),
                 }
             })?;
@@ -174,6 +184,7 @@ async fn run(
     mut asked: mpsc::Receiver<Question>,
     mut stopped: watch::Receiver<bool>,
     beats: Arc<AtomicU64>,
+    decisions: Decisions,
 ) {
     let Parts {
         mut core,
@@ -204,12 +215,15 @@ async fn run(
         embedder,
         answer,
         latency: core.latency(),
+        decisions,
     };
     core.close_open_commands(clock.now(), &mut ports);
     let mut batch = Vec::with_capacity(BATCH);
     let mut next_tick = Instant::now();
     let mut next_figures_ms = 0;
     loop {
+        #[cfg(debug_assertions)]
+        stall_for_a_test();
         beats.fetch_add(1, Ordering::Relaxed);
         let wake = core
             .poll_timeout()
@@ -288,6 +302,17 @@ async fn run(
     checkpointer.last(&mut core, now, &journal);
 }
 
+/// Debug builds only: while the file that `SPARKGATE_TEST_STALL` names is there, this thread stands still, as if it were
+/// caught in a deadlock. What the watchdog makes of that is what the tests of the service look at.
+#[cfg(debug_assertions)]
+fn stall_for_a_test() {
+    static FILE: std::sync::LazyLock<Option<std::path::PathBuf>> =
+        std::sync::LazyLock::new(|| std::env::var_os("SPARKGATE_TEST_STALL").map(Into::into));
+    while FILE.as_ref().is_some_and(|file| file.exists()) {
+        std::thread::sleep(TICK);
+    }
+}
+
 /// A thread that changes versions one after another: it may wait for a running batch, the pipeline may not. It ends
 /// with the sender.
 fn take_orders(
@@ -325,6 +350,7 @@ struct RealPorts {
     embedder: Option<models::text::Embedder>,
     answer: mpsc::Sender<Answer>,
     latency: Arc<std::sync::Mutex<Histogram>>,
+    decisions: Decisions,
 }
 
 impl Ports for RealPorts {
@@ -339,7 +365,10 @@ impl Ports for RealPorts {
     fn publish(&mut self, transmit: sparkplug::host::Transmit, stamp: Option<Instant>) {
         let on_written = stamp.map(|read_at| {
             let latency = self.latency.clone();
+            let (decisions, decided) = (self.decisions.clone(), Instant::now());
+            let topic: Arc<str> = transmit.topic.as_str().into();
             Written::new(move |at: Instant| {
+                decisions.add(topic.clone(), read_at, decided, at);
                 let us = u64::try_from(at.saturating_duration_since(read_at).as_micros())
                     .unwrap_or(u64::MAX);
                 if let Ok(mut latency) = latency.lock() {

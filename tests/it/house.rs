@@ -310,3 +310,65 @@ fn every_dependency_has_a_reason() {
         );
     }
 }
+
+#[test]
+fn alerts_and_dashboard_use_metrics_that_exist() {
+    for file in ["docs/alerts.yml", "docs/grafana-dashboard.json"] {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        if file.ends_with(".json") {
+            let _: serde_json::Value = serde_json::from_str(&text).unwrap();
+        }
+        let mut used = 0;
+        for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')) {
+            if word.starts_with("sparkgate_") {
+                used += 1;
+                assert!(
+                    sparkgate::admin::metrics::NAMES
+                        .iter()
+                        .any(|(n, _, _)| *n == word),
+                    "{file} uses {word}, which nothing emits"
+                );
+            }
+        }
+        assert!(used > 5, "{file} names no metrics");
+    }
+    // Each alert leads to a section that is there.
+    let sections = std::fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let alerts = std::fs::read_to_string(root().join("docs/alerts.yml")).unwrap();
+    for line in alerts.lines() {
+        if let Some(section) = line.trim().strip_prefix("troubleshooting: ") {
+            let section = section.trim_matches('"');
+            assert!(
+                sections
+                    .lines()
+                    .any(|l| l.starts_with("## ") && l.contains(section)),
+                "docs/troubleshooting.md has no section `{section}`"
+            );
+        }
+    }
+}
+
+#[test]
+fn links_in_the_book_lead_somewhere() {
+    let mut pages: Vec<PathBuf> = ["docs", "docs/adr"]
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(root().join(folder)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "md"))
+        .collect();
+    pages.push(root().join("README.md"));
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let folder = page.parent().unwrap();
+        for link in text.split("](").skip(1) {
+            let target = link.split([')', '#']).next().unwrap_or("");
+            if !target.is_empty() && !target.contains("://") {
+                assert!(
+                    folder.join(target).exists(),
+                    "{}: {target} does not exist",
+                    page.display()
+                );
+            }
+        }
+    }
+}

@@ -27,6 +27,8 @@ mod hostile;
 mod house;
 mod models;
 mod notify;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod power;
 mod profiles;
 #[path = "../../models/tests/it/python.rs"]

@@ -111,3 +111,102 @@ fn a_reload_is_told_and_a_wrong_file_leaves_what_runs_in_force() {
             .then_some(())
     });
 }
+
+#[test]
+fn a_stuck_pipeline_stops_the_watchdogs_feeding_and_says_so() {
+    let notify = Notify::new();
+    let stall = notify.folder.path().join("stall");
+    let gateway = Gateway::builder()
+        .env("NOTIFY_SOCKET", &notify.path())
+        .env("WATCHDOG_USEC", "900000")
+        .env("SPARKGATE_TEST_STALL", &stall.display().to_string())
+        .unready()
+        .start();
+    notify.wait("WATCHDOG=1");
+    std::fs::write(&stall, "").unwrap();
+    until("the log names the part that stands still", 30, || {
+        gateway
+            .log()
+            .contains("the pipeline's thread")
+            .then_some(())
+    });
+    // What was sent before is read away; then nothing comes for more than a watchdog's period.
+    let mut buffer = [0; 4096];
+    while self_told(&notify, &mut buffer) {}
+    let quiet = Instant::now();
+    while quiet.elapsed() < Duration::from_millis(1200) {
+        assert!(!self_told(&notify, &mut buffer), "fed while stuck");
+    }
+    std::fs::remove_file(&stall).unwrap();
+    notify.wait("WATCHDOG=1");
+}
+
+/// Whether a message with `WATCHDOG=1` lay in the socket.
+fn self_told(notify: &Notify, buffer: &mut [u8]) -> bool {
+    notify
+        .socket
+        .recv(buffer)
+        .is_ok_and(|count| String::from_utf8_lossy(&buffer[..count]).contains("WATCHDOG=1"))
+}
+
+#[test]
+fn a_start_needs_nothing_outside_of_the_box() {
+    // 192.0.2.0/24 has no route that answers, .invalid no name; the third refuses the connection.
+    let refusing = crate::harness::gateway::free_address();
+    for url in [
+        "nats://192.0.2.1:4222".to_owned(),
+        "nats://nats.invalid:4222".to_owned(),
+        format!("nats://{refusing}"),
+    ] {
+        let gateway = Gateway::builder().bridge(&url).start();
+        let node = Node::birth(gateway.mqtt, "g", "n", "d");
+        until(&format!("{url}: records are kept"), 30, || {
+            (gateway.status()["pending"].as_u64()? >= 2).then_some(())
+        });
+        let ready = gateway.json("/readyz");
+        assert_eq!(
+            (&ready["ready"], &ready["degraded"]),
+            (&true.into(), &true.into()),
+            "{url}"
+        );
+        gateway.check_identity();
+        drop(node);
+    }
+}
+
+#[test]
+fn a_stop_with_a_backlog_and_a_dead_uplink_takes_seconds_and_loses_nothing() {
+    let notify = Notify::new();
+    let refusing = crate::harness::gateway::free_address();
+    let mut gateway = Gateway::builder()
+        .env("NOTIFY_SOCKET", &notify.path())
+        .bridge(&format!("nats://{refusing}"))
+        .start();
+    let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
+    for i in 0..5_000 {
+        node.temp(f64::from(i));
+    }
+    let before = until("all of it is received", 60, || {
+        let status = gateway.status();
+        (status["pending"].as_u64()? >= 5_000).then_some(status)
+    });
+    drop(node);
+    let asked = Instant::now();
+    assert!(gateway.stop().success());
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    gateway.restart();
+    let after = gateway.check_identity();
+    assert!(
+        after["pending"].as_u64() >= before["pending"].as_u64(),
+        "{before:#} {after:#}"
+    );
+    // Without its state store the whole journal is replayed, and the service manager is asked for the time.
+    gateway.kill();
+    std::fs::remove_dir_all(gateway.folder().join("data/state")).unwrap();
+    let mut buffer = [0; 4096];
+    while notify.socket.recv(&mut buffer).is_ok() {}
+    gateway.restart();
+    notify.wait("EXTEND_TIMEOUT_USEC=");
+    notify.wait("READY=1");
+}

@@ -13,7 +13,7 @@ let view = "overview";
 
 const readers = {
   overview: null, // comes by events
-  devices: refreshDevices, alarms: views.alarms, rules: views.rules, models: views.models, commands: views.commands, buffer: views.buffer,
+  devices: refreshDevices, alarms: views.alarms, rules: views.rules, models: views.models, commands: views.commands, buffer: views.buffer, log: views.log,
 };
 
 // ---- refreshing ----------------------------------------------------------------------------------------------------
@@ -95,6 +95,7 @@ startDevices();
 onPick(listen);
 afterwards(refresh);
 $("bundle").addEventListener("click", () => views.bundle().catch((error) => toast(`support bundle: ${error.message}`, "bad")));
+$("log-warnings").addEventListener("change", refresh);
 window.addEventListener("hashchange", () => { show(); $("main").focus({ preventScroll: true }); window.scrollTo(0, 0); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 get("/api/status").then(status).catch(() => {});

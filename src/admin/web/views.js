@@ -58,7 +58,8 @@ export function overview(s) {
     ["broker refused", words(s.mqtt.refused), any(s.mqtt.refused, "warn")],
     ["two clients, one identity", count(s.duplicate_identities), s.duplicate_identities ? "bad" : undefined],
   ]);
-  pairs($("identity"), [["gateway", s.gateway], ["version", s.version], ["configuration", s.config_hash.slice(0, 16)], ["running for", span(s.uptime_s)], ["its clock", new Date(now()).toISOString().slice(0, 19).replace("T", " ") + " UTC"]]);
+  pairs($("identity"), [["gateway", s.gateway], ["version", s.version], ["configuration", `${s.config_hash.slice(0, 16)}, read ${ago(s.configured.at)}`], ...(s.configured.mistakes ? [["last reload", `refused: ${count(s.configured.mistakes)} mistakes, see the log; what ran before stays in force`, "bad"]] : []), ["running for", span(s.uptime_s)], ["its clock", new Date(now()).toISOString().slice(0, 19).replace("T", " ") + " UTC"]]);
+  pairs($("certificates"), s.certificates.length ? s.certificates.map(certificate) : [["none", "no TLS is configured", "soft"]]);
   $("gateway").textContent = s.gateway;
   const badge = $("alarm-badge");
   badge.hidden = !s.alarms.unacknowledged;
@@ -66,10 +67,20 @@ export function overview(s) {
   document.title = `${s.alarms.unacknowledged ? `(${count(s.alarms.unacknowledged)}) ` : ""}${s.gateway} – sparkgate`;
 }
 
-// Everything that somebody far away needs to see what is wrong; no measured values and no secrets.
+const DAY = 86400000; // ms
+
+// Warns at 30 and at 7 days, as `docs/alerts.yml` does.
+function certificate(c) {
+  if (!c.not_after) return [c.name, `${c.file} can't be read`, "bad"];
+  const left = c.not_after - now();
+  const day = new Date(c.not_after).toISOString().slice(0, 10);
+  return [c.name, left < 0 ? `ended on ${day}` : `until ${day}, ${span(left / 1000)} left`, left < 7 * DAY ? "bad" : left < 30 * DAY ? "warn" : "good"];
+}
+
+// Everything that somebody far away needs to see what is wrong; no secrets.
 export async function bundle() {
   const out = { saved: new Date().toISOString(), browser: navigator.userAgent };
-  for (const part of ["status", "devices", "rules", "alarms", "models", "buffer", "commands"]) {
+  for (const part of ["status", "devices", "rules", "alarms", "models", "buffer", "commands", "traces", "log"]) {
     out[part] = await get(`/api/${part}`).catch((error) => ({ error: error.message }));
   }
   out.metrics = await text("/metrics").catch((error) => error.message);
@@ -180,4 +191,15 @@ export async function buffer() {
     ["oldest record kept", ago(b.oldest_ms)], ["not yet on disk", size(b.unsynced_bytes)], ["written a byte received", b.bytes_in ? (b.bytes_written / b.bytes_in).toFixed(2) : "–"],
     ["last fsync", b.fsyncs ? `${micros(b.last_fsync_us)}, ${count(b.fsyncs)} in all` : "–", b.fsync_in_flight_ms > 1000 ? "warn" : undefined],
     ["bridge read from memory", read ? `${((b.served_hot / read) * 100).toFixed(1)} %` : "–"]]);
+}
+
+// ---- log -----------------------------------------------------------------------------------------------------------
+
+const LEVEL = { ERROR: "bad", WARN: "warn" };
+
+export async function log() {
+  const [lines, traces] = await Promise.all([get("/api/log"), get("/api/traces")]);
+  const wanted = lines.filter((l) => !$("log-warnings").checked || LEVEL[l.level]).reverse().slice(0, MOST_ROWS);
+  rows($("log-rows"), wanted.map((l) => el("tr", {}, cell(ago(l.time), "soft"), cell(l.level.toLowerCase(), LEVEL[l.level] ?? "soft"), cell(l.text))), 3, "Nothing was logged.");
+  rows($("trace-rows"), traces.reverse().slice(0, 50).map((t) => el("tr", { key: String(t.number) }, cell(ago(t.start_us / 1000), "soft"), cell(t.topic), cell(micros(t.decided_us), "n"), cell(micros(t.written_us), "n"))), 4, "No rule has written yet.");
 }

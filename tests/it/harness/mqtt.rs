@@ -251,6 +251,13 @@ impl Node {
         self.send("DBIRTH", true, vec![n, temp], 0);
     }
 
+    /// Subscribes to the node's commands, as an edge node does before its birth.
+    #[cfg(feature = "otlp")]
+    pub fn subscribe_commands(&mut self) {
+        let filter = format!("spBv1.0/{}/DCMD/{}/#", self.group, self.name);
+        self.client.subscribe(&filter, 1);
+    }
+
     /// The bytes of one DDATA that sets `n`, by alias alone.
     pub fn count_bytes(&mut self, n: u64, qos: u8) -> (Vec<u8>, u16) {
         let mut metric = payload::Metric::new();

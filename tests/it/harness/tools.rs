@@ -64,6 +64,12 @@ pub fn python() -> PathBuf {
         .clone()
 }
 
+/// A Python with OpenTelemetry's messages.
+#[cfg(feature = "otlp")]
+pub fn otlp_python() -> PathBuf {
+    python_with("otlp", &["opentelemetry-proto==1.27.0"])
+}
+
 /// A Python with nats-py.
 pub fn nats_py() -> PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
