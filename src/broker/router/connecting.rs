@@ -65,10 +65,12 @@ impl Router {
         if let Some(index) = old {
             self.take_over(now, index, request.clean);
         }
-        let foreign = old
+        // A session that was to end with its connection has just ended (MQTT-3.1.2-6); one of another user is not for
+        // this one.
+        let over = old
             .and_then(|i| self.session(i))
-            .is_some_and(|s| s.user != peer.user);
-        if let Some(index) = old.filter(|_| request.clean || foreign) {
+            .is_some_and(|s| s.user != peer.user || !s.is_persistent());
+        if let Some(index) = old.filter(|_| request.clean || over) {
             self.remove_session(now, index);
         }
         let kept = self.by_client.get(&client).copied();

@@ -388,3 +388,27 @@ fn new_rights_end_what_they_no_longer_allow() {
         "the subscriptions to c are gone"
     );
 }
+
+#[test]
+fn a_clean_session_that_is_taken_over_is_not_gone_on_with() {
+    for (first, kept) in [(0, false), (100, true)] {
+        let mut bench = Bench::new(&[]);
+        let old = bench.connect(Connect {
+            session_expiry: first,
+            ..connect("c")
+        });
+        bench.subscribe(&old, "t", Qos::AtLeastOnce);
+        let new = bench.connect(Connect {
+            clean: false,
+            session_expiry: 100,
+            ..connect("c")
+        });
+        assert_eq!(old.link.stopped(), Some(Cause::TakeOver));
+        assert_eq!(bench.router.has_subscriber("t"), kept, "expiry {first}");
+        let (mut control, mut out) = (Vec::new(), Vec::new());
+        bench
+            .router
+            .take(bench.now, new.key, 1 << 10, &mut control, &mut out);
+        assert_eq!(control[2] == 1, kept, "session present, expiry {first}");
+    }
+}
