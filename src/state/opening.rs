@@ -28,9 +28,6 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Room that is kept for opening on a full disk, in bytes.
     pub ballast_bytes: u64,
-    /// Leaves out the fdatasync of a commit. Only for the test that proves that it is needed.
-    #[doc(hidden)]
-    pub without_fdatasync: bool,
 }
 
 impl Default for Options {
@@ -38,7 +35,6 @@ impl Default for Options {
         Self {
             cache_bytes: 16 << 20,
             ballast_bytes: 4 << 20,
-            without_fdatasync: false,
         }
     }
 }

@@ -36,7 +36,6 @@ pub struct SledStore {
     dir: PathBuf,
     committing: Mutex<()>,
     poisoned: AtomicBool,
-    without_fdatasync: bool,
 }
 
 impl std::fmt::Debug for SledStore {
@@ -120,7 +119,6 @@ impl SledStore {
             dir: dir.to_owned(),
             committing: Mutex::new(()),
             poisoned,
-            without_fdatasync: options.without_fdatasync,
         })
     }
 
@@ -225,9 +223,6 @@ impl SledStore {
         }
         self.db.apply_batch(out).map_err(StateError::Database)?;
         self.db.flush().map_err(StateError::Database)?;
-        if self.without_fdatasync {
-            return Ok(());
-        }
         fdatasync(&self.file).map_err(|error| io_error("sync", &self.dir)(error.into()))
     }
 }

@@ -13,7 +13,6 @@ fn options() -> Options {
     Options {
         cache_bytes: 1 << 20,
         ballast_bytes: 64 << 10,
-        ..Options::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The power goes: whatever was promised before is there afterwards, and whatever is there starts.
 //!
-//! Two stories leave the fdatasync out and must lose something: without them the others would prove nothing.
+//! One story leaves the journal's fdatasync out and must lose something: without it the others would prove nothing.
 
 use std::io;
 use std::path::Path;
@@ -188,10 +188,9 @@ fn journal_without_fdatasync_loses_what_it_called_durable() {
     );
 }
 
-fn state_options(without_fdatasync: bool) -> state::Options {
+fn state_options() -> state::Options {
     state::Options {
         ballast_bytes: 1 << 20,
-        without_fdatasync,
         ..state::Options::default()
     }
 }
@@ -211,8 +210,8 @@ fn commit(n: u64) -> Batch {
 }
 
 /// Commits until the power is gone; returns the last commit that was promised.
-fn state_until_cut(disk: &PowerCut, folder: &Path, least: u64, careless: bool) -> u64 {
-    let store = state::open(folder, state_options(careless)).expect("a new store");
+fn state_until_cut(disk: &PowerCut, folder: &Path, least: u64) -> u64 {
+    let store = state::open(folder, state_options()).expect("a new store");
     let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let promised = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -240,7 +239,7 @@ fn state_until_cut(disk: &PowerCut, folder: &Path, least: u64, careless: bool) -
 
 /// Whether the newest commit that was promised is there, or a later one, and that one whole.
 fn state_is_whole(folder: &Path, promised: u64) -> bool {
-    let store = state::open(folder, state_options(false)).expect("it always starts");
+    let store = state::open(folder, state_options()).expect("it always starts");
     if !matches!(store.source, state::Source::Database) {
         return false;
     }
@@ -265,25 +264,10 @@ fn state_keeps_what_was_committed() {
         };
         let folder = disk.path().join("state");
         let least = 5 + 3 * (round as u64 % 5);
-        let promised = state_until_cut(&disk, &folder, least, false);
+        let promised = state_until_cut(&disk, &folder, least);
         disk.remount();
         assert!(state_is_whole(&folder, promised), "round {round}");
     }
-}
-
-#[test]
-fn state_without_fdatasync_loses_what_it_committed() {
-    let Some(mut disk) = PowerCut::new(64) else {
-        return;
-    };
-    let folder = disk.path().join("state");
-    // Enough for the file to grow: what lies in its first, synced segment survives by luck.
-    let promised = state_until_cut(&disk, &folder, 200, true);
-    disk.remount();
-    assert!(
-        !state_is_whole(&folder, promised),
-        "the power cut is no power cut: nothing was synced, and nothing is lost"
-    );
 }
 
 /// The whole gateway: every message that was acknowledged to its publisher is in the journal, and what the host
