@@ -282,3 +282,56 @@ pub(super) fn read(name: &str, path: &std::path::Path) -> Result<Vec<u8>, Config
         why: error.to_string(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_not_work_is_said_with_the_receiver_s_name() {
+        let webhook = |url: &str| format!("[[webhook]]\nname = \"w\"\nurl = \"{url}\"\n");
+        let smtp = |more: &str| {
+            format!(
+                "[[smtp]]\nname = \"s\"\nserver = \"mail.example.com\"\nfrom = \"a@example.com\"\n{more}\n"
+            )
+        };
+        let to = "to = [\"b@example.com\"]\n";
+        for (text, expected) in [
+            (webhook("https://example.com/x?y=1"), None),
+            (webhook("example.com/x"), Some("write http://")),
+            (webhook("ftp://example.com"), Some("write http://")),
+            (webhook("https://me:secret@example.com"), Some("token_file")),
+            (
+                webhook("http://a/").repeat(2),
+                Some("two receivers are named `w`"),
+            ),
+            (
+                format!("{}token_file = \"/nowhere/token\"", webhook("http://a/")),
+                Some("/nowhere/token"),
+            ),
+            (smtp(to), None),
+            (smtp("to = []"), Some("`to` is empty")),
+            (
+                smtp("to = [\"nobody\"]"),
+                Some("`nobody` is no mail address"),
+            ),
+            (smtp(&format!("{to}user = \"u\"")), Some("belong together")),
+            (
+                smtp(&format!(
+                    "{to}user = \"u\"\npassword_file = \"/dev/null\"\ntls = \"none\""
+                )),
+                Some("login without TLS"),
+            ),
+        ] {
+            let config: Config = toml::from_str(&text).unwrap();
+            let errors: Vec<String> = config.errors().iter().map(ToString::to_string).collect();
+            match expected {
+                None => assert!(errors.is_empty(), "{text}: {errors:?}"),
+                Some(part) => assert!(
+                    errors.len() == 1 && errors[0].contains(part),
+                    "{text}: {errors:?}"
+                ),
+            }
+        }
+    }
+}

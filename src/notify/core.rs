@@ -188,7 +188,6 @@ impl Channel {
         } else {
             self.settings.group_ms
         };
-        // Who waits longer does not come later than what it waits with.
         let due = now.engine_ms.saturating_add(wait);
         self.waiting.push_back((due, alarm));
         if self.waiting.len() > MOST_WAITING {

@@ -29,7 +29,6 @@ pub use config::Config;
 use self::core::{Counts, Message, Settings};
 use crate::buffer::Journal;
 use crate::clock::Clock;
-use crate::config::quantity::Span;
 use crate::state::StateStore;
 
 /// What a receiver looks like from outside.
@@ -219,6 +218,3 @@ impl ChannelStatus {
         self.waiting = waiting;
     }
 }
-
-/// Time between two notes of a place in the state store that only moved past other records.
-const KEEP: Span = Span(std::time::Duration::from_secs(30));

@@ -7,12 +7,14 @@ use tokio::time::Instant;
 
 use super::config::Priority;
 use super::core::{Alarm, Channel, Message, Progress, Settings};
-use super::{ChannelStatus, KEEP, Parts, SendError, Sender};
+use super::{ChannelStatus, Parts, SendError, Sender};
 use crate::buffer::record::{Class, Lane, Record};
 use crate::buffer::{Follow, ReadError};
 
 /// Records that are read in one go.
 const MOST_READ: usize = 256;
+/// Time between two notes of a place in the state store that only moved past other records.
+const KEEP: Duration = Duration::from_secs(30);
 /// Longest sleep, so that a step of the clock or a missed wake-up does no harm.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -28,7 +30,7 @@ pub(super) async fn run(
     let key = format!("notify/{name}");
     let mut grown = parts.journal.appended(Lane::Alarms);
     let kept = load(&parts, &key, &epoch);
-    let newest = *grown.borrow_and_update();
+    let newest = parts.journal.last_id(Lane::Alarms);
     // A new receiver is told of what happens from now on.
     let mut kept = kept.unwrap_or(Progress {
         cursor: newest,
@@ -75,7 +77,7 @@ pub(super) async fn run(
         }
         let progress = channel.progress();
         let settled = progress.settled != kept.settled;
-        if progress != kept && (settled || keep_at.elapsed() >= KEEP.0) {
+        if progress != kept && (settled || keep_at.elapsed() >= KEEP) {
             save(&parts, &key, &epoch, &progress).await;
             kept = progress;
             keep_at = Instant::now();

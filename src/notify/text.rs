@@ -123,3 +123,86 @@ pub fn object(gateway: &str, id: &str, message: &Message) -> Value {
         "left_out": message.left_out,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::config::Priority;
+    use super::super::core::Alarm;
+    use super::*;
+
+    fn entry(id: &str, message: &str, events: &[&str]) -> Entry {
+        let events: Vec<Arc<str>> = events.iter().map(|event| Arc::from(*event)).collect();
+        Entry {
+            alarm: Alarm {
+                record: 7,
+                id: id.into(),
+                event: events.last().unwrap().clone(),
+                priority: Priority::High,
+                source: "g/n/d".into(),
+                message: message.into(),
+                body: Arc::new(json!({"id": id, "rule": "r", "version": "1"})),
+            },
+            events,
+        }
+    }
+
+    #[test]
+    fn a_subject_is_one_short_line_whatever_a_device_writes() {
+        let check = |entries: Vec<Entry>, expected: &str| {
+            let message = Message {
+                span: (7, 7),
+                entries,
+                left_out: 0,
+            };
+            assert_eq!(subject("gw", &message), expected);
+        };
+        check(
+            vec![entry("a", "95 °C", &["raise"])],
+            "[gw] HIGH raised: 95 °C",
+        );
+        check(
+            vec![entry("a", "95", &["raise", "clear"])],
+            "[gw] HIGH raised and cleared: 95",
+        );
+        check(vec![entry("a", "95", &["clear"])], "[gw] HIGH cleared: 95");
+        check(
+            vec![
+                entry("a", "x\r\nBcc: you@example.com", &["raise"]),
+                entry("b", "y", &["raise"]),
+            ],
+            "[gw] 2 alarms: HIGH raised: x  Bcc: you@example.com and 1 more",
+        );
+        let long = subject(
+            "gw",
+            &Message {
+                span: (7, 7),
+                entries: vec![entry("a", &"x".repeat(900), &["raise"])],
+                left_out: 0,
+            },
+        );
+        assert_eq!(long.chars().count(), 156);
+    }
+
+    #[test]
+    fn a_body_counts_what_it_leaves_out() {
+        let entries = (0..60)
+            .map(|n| entry(&format!("a{n}"), "m", &["raise"]))
+            .collect();
+        let message = Message {
+            span: (7, 7),
+            entries,
+            left_out: 3,
+        };
+        let body = body("gw", &message);
+        assert_eq!(body.matches("HIGH raised").count(), MOST_LINES);
+        assert!(
+            body.contains("and 10 more") && body.contains("3 earlier alarms were left out"),
+            "{body}"
+        );
+        let object = object("gw", "id", &message);
+        assert_eq!(object["alarms"].as_array().unwrap().len(), 60);
+        assert_eq!(object["alarms"][0]["source"], "g/n/d");
+    }
+}

@@ -192,7 +192,7 @@ pub(crate) struct AlarmDef {
 #[derive(Debug)]
 pub(crate) enum CommandValue {
     Fixed(Value),
-    Computed(Expr),
+    Computed(Box<Expr>),
 }
 
 #[derive(Clone, Debug, Default)]

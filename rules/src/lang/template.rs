@@ -16,7 +16,10 @@ const MOST_BYTES: usize = 1_024;
 #[derive(Debug)]
 enum Part {
     Text(String),
-    Value { expr: Expr, digits: Option<usize> },
+    Value {
+        expr: Box<Expr>,
+        digits: Option<usize>,
+    },
 }
 
 /// A message that is ready to be filled in.
@@ -58,7 +61,10 @@ impl Template {
             let start = at + brace + 1;
             let (expr, digits) = precision(inner);
             match compile(expr, names, false) {
-                Ok(expr) => parts.push(Part::Value { expr, digits }),
+                Ok(expr) => parts.push(Part::Value {
+                    expr: Box::new(expr),
+                    digits,
+                }),
                 Err(problems) => {
                     errors.extend(problems.into_iter().map(|At { problem, range }| {
                         (start + range.start..start + range.end, problem.into())

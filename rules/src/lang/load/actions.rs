@@ -218,7 +218,7 @@ fn read_value(
             let at = table.text(source, "expr")?;
             let expr: Expr = expression(source, &at, &found.names, false)?;
             found.uses.current.extend(expr.uses.current.iter().cloned());
-            Some(CommandValue::Computed(expr))
+            Some(CommandValue::Computed(Box::new(expr)))
         }
         _ => {
             let what = "a command has either `value` or `expr`";
