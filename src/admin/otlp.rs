@@ -207,8 +207,11 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
+/// Name, labels and value of a sample.
+type Sample<'a> = (&'a str, Vec<(String, String)>, f64);
+
 /// A sample line of the text format, `name{key="value",…} number`; comments are none.
-fn sample(line: &str) -> Option<(&str, Vec<(String, String)>, f64)> {
+fn sample(line: &str) -> Option<Sample<'_>> {
     if line.starts_with('#') {
         return None;
     }
