@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::actuation::Actuation;
 use crate::admin::http::Doors;
+use crate::audit;
 use crate::broker::engine::{Engine, Setup};
 use crate::broker::{Delivery, Handle, Publish, Qos};
 use crate::buffer::{DiskStorage, Journal};
@@ -43,6 +44,8 @@ const REPLAY_STEP_USEC: u32 = 60_000_000;
 const LINKS_LEAVE: Duration = Duration::from_millis(2_500);
 /// How long a clean stop waits for the journal.
 const JOURNAL_CLOSE: Duration = Duration::from_secs(3);
+/// Entries of the audit log whose ids are known again after a restart.
+const REMEMBERED: usize = 8_192;
 
 /// A gateway that is built and not yet running.
 pub struct Gateway {
@@ -54,6 +57,7 @@ pub struct Gateway {
     links: Arc<crate::host::Links>,
     journal: Journal,
     models: Option<Arc<models::Runner>>,
+    audit: audit::Follower,
     ready: watch::Sender<bool>,
 }
 
@@ -174,11 +178,24 @@ impl Gateway {
                 .as_ref()
                 .is_some_and(|bridge| !bridge.raw.is_empty()),
         };
+        let audit_head = crate::state::StateStore::get(store.as_ref(), audit::KEY)
+            .context("state store")?
+            .and_then(|bytes| audit::Head::decode(&bytes))
+            .unwrap_or_default();
+        let audit_folder = prepare::audit_folder(&config);
+        let audit_log = audit::Log::open(&audit_folder, config.writes.audit_max.0, &audit_head)
+            .context("audit log")?;
+        let audit_broken = audit_log.is_broken();
         let windows = registry.as_ref().map(prepare::windower);
         let mut core = Core::new(settings, host, rules, windows, actuation, recovery.last_id);
         if let Some(setup) = &texts {
             core.set_texts(Texts::new(setup.manifest.metrics.iter().cloned()));
         }
+        recall(
+            &mut core,
+            &audit_folder,
+            restored.meta.map_or(0, |m| m.record),
+        );
         core.replay(
             &journal,
             restored.meta.map_or(0, |m| m.record),
@@ -238,6 +255,8 @@ impl Gateway {
             usize::try_from(config.mqtt.max_packet.0).unwrap_or(usize::MAX),
             &crate::broker::subject_check(&config.gateway.id),
         )?;
+        let (follower, audit_sender) = audit::Follower::spawn(audit_log, journal.clone())?;
+        let audit_heads = follower.heads();
         let core = CoreThread::spawn(Parts {
             core,
             clock: clock.clone(),
@@ -251,7 +270,24 @@ impl Gateway {
             answers: (answer, answers),
             checkpointer,
             durable_ack: config.mqtt.ack == crate::broker::config::Ack::Durable,
+            audit: (audit_sender, audit_heads.clone()),
         })?;
+        if audit_broken {
+            tracing::error!(
+                entry = audit_head.seq,
+                hash = audit_head.hash,
+                "the audit log was changed from outside"
+            );
+            let message = format!(
+                "the audit log does not hold entry {} that this gateway wrote; run `sparkgate audit verify`",
+                audit_head.seq
+            );
+            core.handle
+                .ask(move |core, now, ports| {
+                    core.tell(now, "audit", "audit_broken", &message, true, ports);
+                })
+                .await?;
+        }
 
         let links = Arc::new(links.start());
 
@@ -290,6 +326,10 @@ impl Gateway {
             models: models.clone(),
             rollouts,
             embedder,
+            audit: crate::admin::audit::Place {
+                folder: audit_folder,
+                heads: audit_heads,
+            },
             gateway: config.gateway.id.clone(),
             started,
             started_ms: now.wall_ms,
@@ -311,6 +351,7 @@ impl Gateway {
             links,
             journal,
             models,
+            audit: follower,
             ready,
         })
     }
@@ -372,9 +413,13 @@ impl Gateway {
             .stop(Instant::now() + Duration::from_millis(500))
             .await;
         let core = self.core;
-        tokio::task::spawn_blocking(move || core.stop())
-            .await
-            .context("pipeline")?;
+        let follower = self.audit;
+        tokio::task::spawn_blocking(move || {
+            core.stop();
+            follower.join();
+        })
+        .await
+        .context("pipeline")?;
         // Each has this host's death in its queue.
         self.links.stop(LINKS_LEAVE).await;
         if let Some(bridge) = &self.shared.bridge {
@@ -396,6 +441,28 @@ impl Gateway {
             tracing::error!(%error, "the journal did not close cleanly; a restart recovers it");
         }
         Ok(ended)
+    }
+}
+
+/// Listings and the memory of ids go on where they were before the restart; what the journal has after the checkpoint
+/// comes with its replay.
+fn recall(core: &mut Core, folder: &std::path::Path, up_to: u64) {
+    let entries = audit::Log::tail(folder, REMEMBERED).unwrap_or_else(|error| {
+        tracing::error!(%error, "the audit log can't be read; ids of earlier writes are not known");
+        Vec::new()
+    });
+    for entry in entries {
+        let before = entry
+            .get("record")
+            .and_then(serde_json::Value::as_u64)
+            .is_some_and(|record| record <= up_to);
+        let is_write = entry.get("what").and_then(serde_json::Value::as_str) == Some("command");
+        if before
+            && is_write
+            && let Some(body) = entry.get("body")
+        {
+            core.recall_write(body);
+        }
     }
 }
 

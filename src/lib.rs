@@ -4,6 +4,7 @@
 
 pub mod actuation;
 pub mod admin;
+pub mod audit;
 pub mod backup;
 pub mod bridge;
 pub mod broker;

@@ -341,7 +341,31 @@ pub fn write_limits(config: &Config) -> crate::actuation::Limits {
     crate::actuation::Limits {
         read_only: config.writes.read_only,
         max_per_second: config.writes.max_per_second,
+        hold_off_ms: config.writes.hold_off.as_millis(),
+        undo_patience_ms: config.writes.undo_patience.as_millis(),
+        policy: write_policy(config),
         ..crate::actuation::Limits::default()
+    }
+}
+
+fn write_policy(config: &Config) -> crate::actuation::Policy {
+    let glob = |text: &Option<String>| rules::Glob::new(text.as_deref().unwrap_or("*"));
+    let rules = config.writes.policy.iter().map(|policy| {
+        let it = &policy.matches;
+        crate::actuation::PolicyRule {
+            group: glob(&it.group),
+            node: glob(&it.node),
+            device: glob(&it.device),
+            metric: glob(&it.metric),
+            by: glob(&it.by),
+            allow: policy.allow,
+            min: policy.min,
+            max: policy.max,
+        }
+    });
+    crate::actuation::Policy {
+        allow_by_default: config.writes.default == crate::config::WriteDefault::Allow,
+        rules: rules.collect(),
     }
 }
 
@@ -349,6 +373,12 @@ pub fn write_limits(config: &Config) -> crate::actuation::Limits {
 #[must_use]
 pub fn journal_folder(config: &Config) -> PathBuf {
     config.gateway.data_dir.join("journal")
+}
+
+/// The audit log's folder.
+#[must_use]
+pub fn audit_folder(config: &Config) -> PathBuf {
+    config.gateway.data_dir.join("audit")
 }
 
 /// The state store's folder.

@@ -22,7 +22,7 @@ pub use engine::{
     AlarmInfo, Counts, DeathCause, Engine, Finding, Guard, Limits, Mismatch, RuleInfo,
 };
 pub use event::{Cause, Event, EventKind, Key, Level, QUALITY_GOOD, Sample};
-pub use lang::{EvalError, ExprProblem, LoadError, Pack, Problem, load_packs};
+pub use lang::{EvalError, ExprProblem, Glob, LoadError, Pack, Problem, load_packs};
 pub use output::{
     AlarmAction, AlarmEvent, AlarmStatus, CommandRequest, Confirm, EvalFailure, EvictReason,
     Evicted, Expect, Late, Match, Output, Priority, TimedOut, Undo, Values,

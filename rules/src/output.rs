@@ -266,6 +266,8 @@ pub struct Undo {
     pub metric: Arc<str>,
     /// Value to write.
     pub value: Value,
+    /// May be sent again when it is not confirmed, and after a crash; on by default, since it asks for a state.
+    pub repeatable: bool,
 }
 
 /// A write that a rule asks for. Commands of one match come one after the other, in order; the next

@@ -70,7 +70,7 @@ impl Confirm {
     }
 }
 
-fn number(value: &Value) -> Option<f64> {
+pub(super) fn number(value: &Value) -> Option<f64> {
     #[expect(
         clippy::cast_precision_loss,
         reason = "confirmation compares as doubles, as rules do"

@@ -6,16 +6,28 @@ struct Plant {
     sent: Vec<(String, Value)>,
     refuse: Option<&'static str>,
     blocked: bool,
+    offline: bool,
+    shown: std::collections::HashMap<String, Value>,
 }
 
 impl Gate for Plant {
-    fn send(&mut self, write: &Write) -> Result<Option<Value>, String> {
+    fn check(&mut self, write: &Write) -> Result<Option<Value>, Refusal> {
         if self.refuse == Some(&*write.metric) {
-            return Err("unknown_metric: not in the birth".to_owned());
+            return Err(Refusal::rejected("unknown_metric: not in the birth"));
         }
+        if self.offline {
+            return Err(Refusal::passing("offline: offline"));
+        }
+        Ok(Some(Value::Bool(false)))
+    }
+    fn send(&mut self, write: &Write) -> Result<Option<Value>, Refusal> {
+        let previous = self.check(write)?;
         self.sent
             .push((write.metric.to_string(), write.value.clone()));
-        Ok(Some(Value::Bool(false)))
+        Ok(previous)
+    }
+    fn shows(&mut self, _: &Target, metric: &str) -> Option<Value> {
+        self.shown.get(metric).cloned()
     }
     fn allowed(&mut self, _: &Interlock) -> Result<bool, String> {
         Ok(!self.blocked)
@@ -39,6 +51,7 @@ fn write(metric: &str, value: Value) -> Write {
         undo: None,
         repeatable: false,
         allow_when: None,
+        ttl_ms: None,
     }
 }
 
@@ -151,27 +164,82 @@ fn nothing_is_sent_past_its_deadline_or_past_an_interlock() {
     assert!(plant.sent.is_empty());
 }
 
+/// Takes the steps; each that waits for the disk is on it at once.
+fn words(core: &mut Actuation, now: u64, plant: &mut Plant) -> Vec<String> {
+    let mut words = Vec::new();
+    while let Some(step) = core.poll_step() {
+        words.push(format!("{} {}", step.id, step.status.as_str()));
+        if let Some(ticket) = step.ticket {
+            core.handle_stored(now, ticket, plant);
+        }
+    }
+    words
+}
+
+/// Open the valve, start the pump; both can be taken back.
+fn valve_and_pump() -> Plan {
+    let mut first = write("Valve", Value::Bool(true));
+    first.undo = Some(Box::new(Write {
+        repeatable: true,
+        ..write("Valve", Value::Bool(false))
+    }));
+    let mut second = write("Pump", Value::Bool(true));
+    second.undo = Some(Box::new(Write {
+        repeatable: true,
+        ..write("Pump", Value::Bool(false))
+    }));
+    second.ttl_ms = Some(2_000);
+    plan("s", vec![first, second])
+}
+
+#[test]
+fn a_step_of_a_sequence_leaves_when_it_is_on_disk() {
+    let (mut core, mut plant) = (Actuation::new(Limits::default()), Plant::default());
+    core.handle_request(0, valve_and_pump(), &mut plant);
+    let told = core.poll_step().unwrap();
+    assert_eq!((told.status, plant.sent.len()), (Status::Sent, 0));
+    core.handle_stored(50, told.ticket.unwrap(), &mut plant);
+    core.handle_stored(51, told.ticket.unwrap(), &mut plant);
+    assert_eq!(plant.sent.len(), 1);
+}
+
+#[test]
+fn a_disk_that_hangs_or_is_full_keeps_a_sequence_from_starting() {
+    let (mut core, mut plant) = (Actuation::new(Limits::default()), Plant::default());
+    core.handle_request(0, valve_and_pump(), &mut plant);
+    let ticket = core.poll_step().unwrap().ticket.unwrap();
+    core.handle_timeout(2_001, &mut plant);
+    core.handle_stored(2_002, ticket, &mut plant);
+    assert_eq!(outcomes(&mut core), [("s".into(), "expired")]);
+
+    let mut full = valve_and_pump();
+    full.id = "full".into();
+    full.deadline_ms = 9_000;
+    core.handle_request(3_000, full, &mut plant);
+    let ticket = core.poll_step().unwrap().ticket.unwrap();
+    core.handle_unstored(3_000, ticket, &mut plant);
+    assert_eq!(outcomes(&mut core), [("full".into(), "rejected")]);
+    assert!(plant.sent.is_empty());
+    assert_eq!(core.in_flight(), 0);
+}
+
 #[test]
 fn a_sequence_goes_on_when_confirmed_and_is_undone_when_one_step_fails() {
     let (mut core, mut plant) = (Actuation::new(Limits::default()), Plant::default());
-    let mut first = write("Valve", Value::Bool(true));
-    first.undo = Some(Box::new(write("Valve", Value::Bool(false))));
-    let mut second = write("Pump", Value::Bool(true));
-    second.undo = Some(Box::new(write("Pump", Value::Bool(false))));
-    core.handle_request(0, plan("s", vec![first, second]), &mut plant);
+    core.handle_request(0, valve_and_pump(), &mut plant);
+    let mut seen = words(&mut core, 0, &mut plant);
     assert_eq!(plant.sent.len(), 1, "the second waits for the first");
     show(&mut core, 500, "Valve", Value::Bool(true), &mut plant);
+    seen.extend(words(&mut core, 500, &mut plant));
     assert_eq!(plant.sent.len(), 2);
     core.handle_timeout(2_500, &mut plant); // the pump never answers
+    seen.extend(words(&mut core, 2_500, &mut plant));
     show(&mut core, 2_600, "Pump", Value::Bool(false), &mut plant);
+    seen.extend(words(&mut core, 2_600, &mut plant));
     show(&mut core, 2_700, "Valve", Value::Bool(false), &mut plant);
-    let seen = outcomes(&mut core);
-    let words: Vec<String> = seen
-        .iter()
-        .map(|(id, status)| format!("{id} {status}"))
-        .collect();
+    seen.extend(words(&mut core, 2_700, &mut plant));
     assert_eq!(
-        words,
+        seen,
         [
             "s sent",
             "s confirmed",
@@ -188,6 +256,187 @@ fn a_sequence_goes_on_when_confirmed_and_is_undone_when_one_step_fails() {
         plant.sent.last().unwrap(),
         &("Valve".to_owned(), Value::Bool(false))
     );
+}
+
+#[test]
+fn an_undo_waits_for_its_device() {
+    let (mut core, mut plant) = (Actuation::new(Limits::default()), Plant::default());
+    core.handle_request(0, valve_and_pump(), &mut plant);
+    words(&mut core, 0, &mut plant);
+    show(&mut core, 10, "Valve", Value::Bool(true), &mut plant);
+    words(&mut core, 10, &mut plant);
+    plant.offline = true;
+    core.handle_death(20, &target("d"), &mut plant);
+    assert_eq!(words(&mut core, 20, &mut plant), ["s.2 timeout"]);
+    core.handle_timeout(5_000, &mut plant);
+    core.handle_birth(6_000, &target("d"), &mut plant);
+    assert_eq!(plant.sent.len(), 2, "it is still offline");
+    plant.offline = false;
+    core.handle_birth(60_000, &target("d"), &mut plant);
+    assert_eq!(words(&mut core, 60_000, &mut plant), ["s.2.undo sent"]);
+    // It dies again before it confirms; the undo is repeatable.
+    plant.offline = true;
+    core.handle_death(60_100, &target("d"), &mut plant);
+    plant.offline = false;
+    core.handle_birth(61_000, &target("d"), &mut plant);
+    words(&mut core, 61_000, &mut plant);
+    show(&mut core, 61_500, "Pump", Value::Bool(false), &mut plant);
+    words(&mut core, 61_500, &mut plant);
+    // The valve was closed by hand: it has nothing to say, and shows it.
+    plant.shown.insert("Valve".into(), Value::Bool(false));
+    core.handle_timeout(63_500, &mut plant);
+    assert_eq!(words(&mut core, 63_500, &mut plant), ["s.undo undone"]);
+    assert_eq!((core.in_flight(), core.poll_notice()), (0, None));
+}
+
+#[test]
+fn an_undo_that_never_works_is_told() {
+    let (mut core, mut plant) = (Actuation::new(Limits::default()), Plant::default());
+    core.handle_request(0, valve_and_pump(), &mut plant);
+    words(&mut core, 0, &mut plant);
+    plant.offline = true;
+    core.handle_death(20, &target("d"), &mut plant);
+    words(&mut core, 20, &mut plant);
+    core.handle_timeout(600_020, &mut plant);
+    assert_eq!(words(&mut core, 600_020, &mut plant), ["s.undo rejected"]);
+    let notice = core.poll_notice().unwrap();
+    assert_eq!(notice.word(), "not_undone");
+    assert_eq!(core.in_flight(), 0);
+}
+
+#[test]
+fn what_is_shown_already_is_no_timeout() {
+    let (mut core, mut plant) = (Actuation::new(Limits::default()), Plant::default());
+    plant.shown.insert("E".into(), Value::Int(5));
+    core.handle_request(0, plan("a", vec![write("E", Value::Int(5))]), &mut plant);
+    core.handle_timeout(2_000, &mut plant);
+    assert_eq!(outcomes(&mut core)[1].1, "confirmed");
+}
+
+#[test]
+fn a_late_answer_changes_nothing() {
+    let (mut core, mut plant) = (Actuation::new(Limits::default()), Plant::default());
+    core.handle_request(0, plan("a", vec![write("E", Value::Int(5))]), &mut plant);
+    core.handle_timeout(2_000, &mut plant);
+    show(&mut core, 2_001, "E", Value::Int(5), &mut plant);
+    assert_eq!(
+        outcomes(&mut core),
+        [("a".into(), "sent"), ("a".into(), "timeout")]
+    );
+}
+
+#[test]
+fn a_plan_is_explained_without_being_sent() {
+    let (mut core, mut plant) = (Actuation::new(Limits::default()), Plant::default());
+    plant.refuse = Some("Pump");
+    let told: Vec<Option<String>> = core
+        .explain(0, &valve_and_pump(), &mut plant)
+        .into_iter()
+        .map(|judged| judged.err().map(|refusal| refusal.reason))
+        .collect();
+    assert_eq!(
+        told,
+        [None, Some("unknown_metric: not in the birth".to_owned())]
+    );
+    assert!(plant.sent.is_empty() && core.poll_step().is_none());
+    assert!(core.handle_request(0, valve_and_pump(), &mut plant));
+}
+
+/// A crash after any number of told steps, before or after the write left: no forward write leaves twice, and what may
+/// have happened is taken back.
+#[test]
+fn a_crash_at_every_step_is_taken_back() {
+    for fails in [false, true] {
+        for crash_after in 1.. {
+            let mut plant = Plant::default();
+            let mut core = Actuation::new(Limits::default());
+            let mut told: Vec<Step> = Vec::new();
+            let mut alive = true;
+            core.handle_request(0, valve_and_pump(), &mut plant);
+            let mut now = 0;
+            while alive && core.in_flight() > 0 {
+                while let Some(step) = core.poll_step() {
+                    alive &= told.len() + 1 < crash_after;
+                    let ticket = step.ticket;
+                    told.push(step);
+                    if !alive {
+                        break;
+                    }
+                    if let Some(ticket) = ticket {
+                        core.handle_stored(now, ticket, &mut plant);
+                    }
+                }
+                if alive {
+                    now += 100;
+                    let (metric, value) = plant.sent.last().cloned().unwrap();
+                    if fails && value == Value::Bool(true) && metric == "Pump" {
+                        now += 2_000;
+                        core.handle_timeout(now, &mut plant);
+                    } else {
+                        show(&mut core, now, &metric, value, &mut plant);
+                    }
+                }
+            }
+            while let Some(step) = core.poll_step() {
+                told.push(step);
+            }
+            if told.last().unwrap().last {
+                break; // it was over before the crash
+            }
+            let mut core = Actuation::new(Limits::default());
+            let steps = told.iter().map(|step| Happened {
+                position: step.position,
+                undo: step.undo,
+                status: step.status,
+            });
+            let plan = Plan {
+                deadline_ms: 0,
+                ..valve_and_pump()
+            };
+            let interrupted = Interrupted {
+                plan,
+                steps: steps.collect(),
+            };
+            plant.offline = true;
+            core.resume(now, interrupted, &mut plant);
+            let mut last = false;
+            for _ in 0..20 {
+                while let Some(step) = core.poll_step() {
+                    last |= step.last;
+                    if let Some(ticket) = step.ticket {
+                        core.handle_stored(now, ticket, &mut plant);
+                    }
+                }
+                now += 1_000;
+                plant.offline = false;
+                core.handle_birth(now, &target("d"), &mut plant);
+                if let Some((metric, value)) = plant.sent.last().cloned() {
+                    show(&mut core, now, &metric, value, &mut plant);
+                }
+            }
+            assert!(
+                last && core.in_flight() == 0,
+                "{fails} {crash_after}: it ends"
+            );
+            for metric in ["Valve", "Pump"] {
+                let of: Vec<&Value> = plant
+                    .sent
+                    .iter()
+                    .filter(|(name, _)| name == metric)
+                    .map(|(_, value)| value)
+                    .collect();
+                let forward = of.iter().filter(|v| ***v == Value::Bool(true)).count();
+                assert!(forward <= 1, "{fails} {crash_after} {metric}: {of:?}");
+                if forward == 1 {
+                    assert_eq!(
+                        of.last(),
+                        Some(&&Value::Bool(false)),
+                        "{fails} {crash_after} {metric}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]
@@ -234,6 +483,7 @@ fn holds_rates_priorities_and_read_only_reject() {
     );
     let mut low = plan("low", vec![write("E", Value::Int(2))]);
     low.priority = 1;
+    low.writes[0].value = Value::Int(2);
     low.by = "rule:other@1".into();
     core.handle_request(502, low, &mut plant);
     core.handle_request(

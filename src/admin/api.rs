@@ -11,10 +11,8 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::auth::Operator;
-use crate::actuation::Status;
 use crate::buffer::Selection;
 use crate::buffer::record::{Class, Key};
-use crate::pipeline::bodies;
 use crate::pipeline::convert::{rule_json, value_json};
 use crate::pipeline::task::{CoreHandle, Gone};
 
@@ -167,6 +165,12 @@ pub async fn rule_action(
         .core
         .ask(move |core, now, ports| {
             let known = core.rules().set_enabled(&id, on);
+            if known {
+                let verb = if on { "enable_rule" } else { "disable_rule" };
+                let action =
+                    json!({"verb": verb, "rule": id, "by": operator.by, "timestamp": now.wall_ms});
+                core.note_action(now, action, ports);
+            }
             core.settle(now, ports);
             known
         })
@@ -315,26 +319,12 @@ pub async fn buffer(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(out)
 }
 
-/// `GET /api/commands`: the most recent steps of local writes, oldest first.
+/// `GET /api/commands`: the most recent steps of local writes, oldest first, those of before a restart too.
 ///
 /// # Errors
 /// The core is gone.
 pub async fn commands(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
-    let list = shared
-        .core
-        .ask(|core, now, _| {
-            core.actuation()
-                .history()
-                .map(|step| {
-                    let age = now.engine_ms.saturating_sub(step.at_ms);
-                    // How long sending took is measured where the record is made; the history knows outcomes.
-                    let took =
-                        (step.status != Status::Sent).then(|| step.after_ms.saturating_mul(1000));
-                    bodies::command(step, took, now.wall_ms.saturating_sub(age))
-                })
-                .collect::<Vec<_>>()
-        })
-        .await?;
+    let list = shared.core.ask(|core, _, _| core.recent_writes()).await?;
     Ok(Json(Value::Array(list)))
 }
 

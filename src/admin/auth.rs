@@ -124,14 +124,34 @@ impl FromRequestParts<std::sync::Arc<super::Shared>> for Operator {
 fn socket_user(uid: Option<u32>) -> String {
     match uid {
         Some(0) => "user:root".to_owned(),
-        Some(uid) => format!("user:uid-{uid}"),
+        Some(uid) => {
+            let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+            name_of(uid, &users)
+                .map_or_else(|| format!("user:uid-{uid}"), |name| format!("user:{name}"))
+        }
         None => "user:local".to_owned(),
     }
+}
+
+/// The name of a user id, by the lines of `passwd(5)`; users of a directory service go by their number.
+fn name_of(uid: u32, users: &str) -> Option<&str> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_have_names() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nanna:x:1001:1001::/home/anna:/bin/sh\nbroken\n";
+        assert_eq!(name_of(1001, users), Some("anna"));
+        assert_eq!(name_of(1002, users), None);
+    }
 
     #[test]
     fn tokens_compare_whole() {

@@ -13,13 +13,15 @@ use sparkplug::topic::NodeId;
 use super::Shared;
 use super::api::ApiError;
 use super::auth::Operator;
-use crate::actuation::{Confirm, Hold, Plan, Target, Write};
+use crate::actuation::{Confirm, Plan, Target, Write};
 use crate::pipeline::convert::{json_value, value_json};
 
 /// Nodes read from the core between two of its messages: a listing of thousands must not delay data.
 const PAGE: usize = 32;
 /// Longest a write waits for its outcome.
 const WRITE_WAIT: Duration = Duration::from_secs(20);
+/// Longest a hold waits for the disk.
+const DISK_WAIT: Duration = Duration::from_secs(5);
 /// Metrics of one write request.
 const MOST_WRITES: usize = 64;
 
@@ -205,6 +207,11 @@ pub async fn rebirth(
             let asked = core
                 .host_mut()
                 .rebirth(&id, now.engine_ms, RebirthCause::Operator);
+            if asked.is_ok() {
+                let node = json!({"group": id.group.as_ref(), "node": id.node.as_ref()});
+                let action = json!({"verb": "rebirth", "of": node, "by": operator.by, "timestamp": now.wall_ms});
+                core.note_action(now, action, ports);
+            }
             core.settle(now, ports);
             asked
         })
@@ -225,6 +232,9 @@ pub struct WriteBody {
     ttl_ms: Option<u64>,
     /// Whom it is for, when a program asks on behalf of a person.
     by: Option<String>,
+    /// Say what would be sent, or why not, and send nothing.
+    #[serde(default)]
+    dry_run: bool,
 }
 
 impl WriteBody {
@@ -239,6 +249,7 @@ impl WriteBody {
                 .collect(),
             ttl_ms,
             by: None,
+            dry_run: false,
         }
     }
 }
@@ -339,6 +350,7 @@ pub async fn submit(
         Some(id) => id.into(),
         None => fresh_id(gateway).into(),
     };
+    let dry_run = body.dry_run;
     let (reply, outcome) = tokio::sync::oneshot::channel();
     core.ask(move |core, now, ports| {
         let within_ms = core.confirm_timeout_ms();
@@ -352,6 +364,7 @@ pub async fn submit(
                 undo: None,
                 repeatable: false,
                 allow_when: None,
+                ttl_ms: None,
             })
             .collect();
         let plan = Plan {
@@ -363,7 +376,11 @@ pub async fn submit(
             deadline_ms: now.engine_ms.saturating_add(ttl_ms),
             writes,
         };
-        core.request(now, plan, None, Some(reply), ports);
+        if dry_run {
+            let _ = reply.send(core.explain(now, &plan, ports));
+        } else {
+            core.request(now, plan, None, Some(reply), ports);
+        }
     })
     .await?;
     match tokio::time::timeout(WRITE_WAIT, outcome).await {
@@ -446,23 +463,30 @@ async fn hold(
     for_ms: u64,
 ) -> Result<Json<Value>, ApiError> {
     tracing::info!(%target, for_ms, by = operator.by, "hold");
-    shared
+    let (record, changed, now_ms) = shared
         .core
-        .ask(move |core, now, _| {
-            let holds = core.actuation().holds();
-            if for_ms == 0 {
-                return Ok(json!({"held": false, "released": holds.release(&target)}));
-            }
-            let until_ms = now.engine_ms.saturating_add(for_ms);
-            holds
-                .set(Hold {
-                    target,
-                    until_ms,
-                    by: operator.by.into(),
-                })
-                .map(|()| json!({"held": true, "until": now.wall_ms.saturating_add(for_ms)}))
+        .ask(move |core, now, ports| {
+            core.hold(now, target, for_ms, &operator.by, ports)
+                .map(|(record, changed)| (record, changed, now.wall_ms))
         })
         .await?
-        .map(Json)
-        .map_err(|error| ApiError::refused(error.to_string()))
+        .map_err(|error| ApiError::refused(error.to_string()))?;
+    // Someone may put a hand into the machine on the strength of this answer: it holds over a power cut.
+    let durable = on_disk(shared, record).await;
+    Ok(Json(if for_ms == 0 {
+        json!({"held": false, "released": changed, "durable": durable})
+    } else {
+        json!({"held": true, "until": now_ms.saturating_add(for_ms), "durable": durable})
+    }))
+}
+
+/// Waits until a record is on disk; `false`: it is not, within [`DISK_WAIT`].
+async fn on_disk(shared: &Shared, record: u64) -> bool {
+    if record == 0 {
+        return false;
+    }
+    let mut durable = shared.journal.durable();
+    shared.journal.want_sync();
+    let wait = durable.wait_for(|id| *id >= record);
+    matches!(tokio::time::timeout(DISK_WAIT, wait).await, Ok(Ok(_)))
 }

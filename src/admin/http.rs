@@ -13,7 +13,7 @@ use axum::routing::{get, post};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::auth::Door;
-use super::{Shared, api, devices, events, metrics, models, page, status};
+use super::{Shared, api, audit, devices, events, metrics, models, page, status};
 
 /// Largest request body, bytes.
 const MAX_BODY: usize = 256 * 1024;
@@ -122,6 +122,8 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/api/models/{name}/{action}", post(models::action))
         .route("/api/buffer", get(api::buffer))
         .route("/api/commands", get(api::commands))
+        .route("/api/audit", get(audit::list))
+        .route("/api/audit/verify", get(audit::check))
         .route("/api/history", get(api::history))
         .route("/api/events", get(events::events))
         .route("/api/backup", post(status::export))

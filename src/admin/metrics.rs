@@ -17,6 +17,7 @@ use super::Shared;
 use super::api::ApiError;
 use super::status::look;
 use crate::broker::Handle;
+use crate::pipeline::latency::{Latency, STAGES};
 
 /// Renders counts.
 pub struct Exporter {
@@ -199,6 +200,16 @@ pub const NAMES: &[(&str, bool, &str)] = &[
         "Decisions measured",
     ),
     ("sparkgate_decision_seconds_sum", false, "Their sum"),
+    (
+        "sparkgate_decision_stage_seconds",
+        false,
+        "The same by stage (broker, resolve, rule, write), by quantile",
+    ),
+    (
+        "sparkgate_decision_stage_seconds_bucket",
+        true,
+        "Decisions whose stage took at most `le` seconds; stage `all` is the whole",
+    ),
     ("sparkgate_model_runs_total", true, "Answers of a model"),
     (
         "sparkgate_model_skipped_total",
@@ -476,23 +487,7 @@ pub(super) async fn render(shared: &Shared) -> Result<String, ApiError> {
     for (status, count) in &view.writes {
         to.counter("sparkgate_commands_total", &[("status", status)], *count);
     }
-    to.gauge_f64(
-        "sparkgate_decision_seconds",
-        &[("quantile", "0.5")],
-        view.decision.p50 / 1e6,
-    );
-    to.gauge_f64(
-        "sparkgate_decision_seconds",
-        &[("quantile", "0.99")],
-        view.decision.p99 / 1e6,
-    );
-    to.counter("sparkgate_decision_seconds_count", &[], view.decision.count);
-    #[expect(clippy::cast_precision_loss, reason = "Prometheus values are doubles")]
-    to.gauge_f64(
-        "sparkgate_decision_seconds_sum",
-        &[],
-        view.decision.sum_us as f64 / 1e6,
-    );
+    decisions(&view.latency, to);
     for (reason, count) in &counters.no_verdict {
         to.counter(
             "sparkgate_windows_without_verdict_total",
@@ -560,6 +555,61 @@ pub(super) async fn render(shared: &Shared) -> Result<String, ApiError> {
         }
     }
     Ok(to.recorder.handle().render())
+}
+
+/// Upper bounds of the buckets, µs.
+const BUCKETS_US: [u64; 13] = [
+    50, 100, 200, 300, 500, 700, 1_000, 2_000, 5_000, 15_000, 50_000, 200_000, 1_000_000,
+];
+
+fn decisions(latency: &Latency, to: &Exporter) {
+    let quantiles = [("0.5", 0.5), ("0.99", 0.99), ("0.999", 0.999)];
+    for (word, share) in quantiles {
+        let us = latency.total.quantile(share);
+        to.gauge_f64(
+            "sparkgate_decision_seconds",
+            &[("quantile", word)],
+            us / 1e6,
+        );
+    }
+    to.counter(
+        "sparkgate_decision_seconds_count",
+        &[],
+        latency.total.count(),
+    );
+    #[expect(clippy::cast_precision_loss, reason = "Prometheus values are doubles")]
+    to.gauge_f64(
+        "sparkgate_decision_seconds_sum",
+        &[],
+        latency.total.sum_us() as f64 / 1e6,
+    );
+    let stages = STAGES.iter().copied().zip(&latency.stages);
+    for (stage, histogram) in stages.clone() {
+        for (word, share) in quantiles {
+            to.gauge_f64(
+                "sparkgate_decision_stage_seconds",
+                &[("stage", stage), ("quantile", word)],
+                histogram.quantile(share) / 1e6,
+            );
+        }
+    }
+    for (stage, histogram) in stages.chain([("all", &latency.total)]) {
+        let bounds = BUCKETS_US.map(|us| (micros_as_seconds(us), histogram.at_most(us)));
+        let all = ("+Inf".to_owned(), histogram.count());
+        for (bound, count) in bounds.into_iter().chain([all]) {
+            to.counter(
+                "sparkgate_decision_stage_seconds_bucket",
+                &[("stage", stage), ("le", &bound)],
+                count,
+            );
+        }
+    }
+}
+
+fn micros_as_seconds(us: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "at most a second")]
+    let seconds = us as f64 / 1e6;
+    seconds.to_string()
 }
 
 fn records(shared: &Shared, to: &Exporter) {

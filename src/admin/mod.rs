@@ -6,6 +6,7 @@
 //! with a count.
 
 pub mod api;
+pub mod audit;
 pub mod auth;
 pub mod devices;
 pub mod events;
@@ -45,6 +46,8 @@ pub struct Shared {
     pub rollouts: Option<Arc<crate::rollout::Rollouts>>,
     /// The text model, where one is configured.
     pub embedder: Option<::models::text::Embedder>,
+    /// The audit log.
+    pub audit: audit::Place,
     /// Gateway id.
     pub gateway: String,
     /// When the process started.

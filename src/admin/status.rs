@@ -15,6 +15,7 @@ use super::api::ApiError;
 use super::models::models_json;
 use crate::broker::{ClientStats, Event, Handle, Validity};
 use crate::pipeline::core::Counters;
+use crate::pipeline::latency::{Latency, STAGES};
 
 /// What one short question to the core brings.
 pub(super) struct CoreView {
@@ -25,17 +26,7 @@ pub(super) struct CoreView {
     pub(super) unacknowledged: usize,
     pub(super) writes: BTreeMap<&'static str, u64>,
     pub(super) rules: usize,
-    pub(super) decision: Decision,
-}
-
-/// Latency from the socket read of a cause to the socket write of the command, µs.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Decision {
-    pub(super) p50: f64,
-    pub(super) p99: f64,
-    pub(super) max: u64,
-    pub(super) count: u64,
-    pub(super) sum_us: u64,
+    pub(super) latency: Latency,
 }
 
 /// Looks at the core; constant time a node.
@@ -51,7 +42,7 @@ pub(super) async fn look(shared: &Shared) -> Result<CoreView, ApiError> {
                 unacknowledged: 0,
                 writes: BTreeMap::new(),
                 rules: 0,
-                decision: Decision::default(),
+                latency: Latency::default(),
             };
             for node in core.host().nodes() {
                 view.nodes.0 += 1;
@@ -65,13 +56,7 @@ pub(super) async fn look(shared: &Shared) -> Result<CoreView, ApiError> {
             view.rules = core.rules().rule_count();
             view.writes = core.actuation().counts().clone();
             if let Ok(latency) = core.latency().lock() {
-                view.decision = Decision {
-                    p50: latency.quantile(0.5),
-                    p99: latency.quantile(0.99),
-                    max: latency.max_us(),
-                    count: latency.count(),
-                    sum_us: latency.sum_us(),
-                };
+                view.latency = latency.clone();
             }
             view
         })
@@ -188,9 +173,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
                 "connects": link.connects, "received": link.received, "sent": link.sent,
             })).collect::<Vec<_>>(),
         },
-        "decision_us": {
-            "p50": view.decision.p50, "p99": view.decision.p99, "max": view.decision.max, "count": view.decision.count,
-        },
+        "decision_us": decision_json(&view.latency),
         "uplink": uplink,
         "buffer": {
             "hot_bytes": stat.hot_bytes, "warm_bytes": stat.warm_bytes, "cold_objects": 0,
@@ -308,6 +291,26 @@ fn certificates_json(certificates: &[Validity]) -> Vec<Value> {
             })
         })
         .collect()
+}
+
+/// Latency from the socket read of a cause to the socket write of the command, µs, whole and by stage.
+fn decision_json(latency: &Latency) -> Value {
+    let of = |histogram: &crate::pipeline::latency::Histogram| {
+        json!({
+            "p50": histogram.quantile(0.5), "p99": histogram.quantile(0.99), "p999": histogram.quantile(0.999),
+            "max": histogram.max_us(), "count": histogram.count(),
+        })
+    };
+    let mut out = of(&latency.total);
+    let stages: serde_json::Map<String, Value> = STAGES
+        .iter()
+        .zip(&latency.stages)
+        .map(|(name, stage)| ((*name).to_owned(), of(stage)))
+        .collect();
+    if let Some(object) = out.as_object_mut() {
+        object.insert("stages".to_owned(), Value::Object(stages));
+    }
+    out
 }
 
 /// Wall clock, ms UTC.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod audit;
 mod backup;
 pub mod client;
 #[cfg(feature = "demo")]
@@ -130,6 +131,9 @@ enum Verb {
         /// Never send it later than this
         #[arg(long, default_value = "5s")]
         ttl: crate::config::quantity::Span,
+        /// Say what would be sent, or why not, and send nothing
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         listing: Listing,
     },
@@ -137,6 +141,11 @@ enum Verb {
     Commands {
         #[command(subcommand)]
         verb: online::CommandsVerb,
+    },
+    /// Who did what: the audit log
+    Audit {
+        #[command(subcommand)]
+        verb: audit::AuditVerb,
     },
     /// Let nothing write to a node or device for a while
     Hold {
@@ -228,11 +237,13 @@ pub fn main() -> std::process::ExitCode {
             target,
             assignment,
             ttl,
+            dry_run,
             listing,
         } => {
-            return online::write(&target, &assignment, ttl, &listing);
+            return online::write(&target, &assignment, ttl, dry_run, &listing);
         }
         Verb::Commands { verb } => online::commands(verb),
+        Verb::Audit { verb } => return audit::audit(verb),
         Verb::Hold {
             target,
             period,

@@ -96,7 +96,7 @@ pub(super) enum AlarmsVerb {
 }
 
 /// Fetches a listing and prints it as rows, or as the JSON that came.
-fn list(
+pub(super) fn list(
     listing: &Listing,
     path: &str,
     heading: &[&str],
@@ -307,7 +307,13 @@ pub(super) fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
     }
 }
 
-pub(super) fn write(target: &str, assignment: &str, ttl: Span, listing: &Listing) -> ExitCode {
+pub(super) fn write(
+    target: &str,
+    assignment: &str,
+    ttl: Span,
+    dry_run: bool,
+    listing: &Listing,
+) -> ExitCode {
     let wrote = || -> anyhow::Result<Value> {
         let Some((metric, value)) = assignment.split_once('=') else {
             anyhow::bail!("`{assignment}` is not METRIC=VALUE");
@@ -315,27 +321,35 @@ pub(super) fn write(target: &str, assignment: &str, ttl: Span, listing: &Listing
         // Whatever is JSON is taken as JSON (true, 4.5, null, "text"); the rest is a text.
         let value: Value =
             serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
-        let body =
+        let mut body =
             json!({"metrics": [{"name": metric, "value": value}], "ttl_ms": ttl.as_millis()});
+        if dry_run && let Some(object) = body.as_object_mut() {
+            object.insert("dry_run".to_owned(), true.into());
+        }
         let path = format!("{}/write", target_path(target)?);
         block_on(Client::new(&listing.reach)?.post(&path, &body))
     };
     match wrote() {
         Ok(answer) => {
             let status = table::cell(answer.get("status"));
+            // A dry run tells what would become of its one step.
+            let told = answer.pointer("/steps/0").unwrap_or(&answer);
+            let would = told.get("would").and_then(Value::as_str);
             if listing.output == Output::Json {
                 println!("{answer:#}");
             } else {
-                let reason = answer
+                let reason = told
                     .get("reason")
                     .and_then(Value::as_str)
                     .map(|r| format!(" ({r})"));
+                let status =
+                    would.map_or(status.clone(), |would| format!("dry run, would: {would}"));
                 println!(
                     "{target} {assignment}: {status}{}",
                     reason.unwrap_or_default()
                 );
             }
-            if status == "confirmed" {
+            if status == "confirmed" || would == Some("send") {
                 ExitCode::SUCCESS
             } else {
                 ExitCode::FAILURE
@@ -354,16 +368,18 @@ pub(super) fn commands(verb: CommandsVerb) -> anyhow::Result<()> {
         &listing,
         "/api/commands",
         &[
-            "ID", "TARGET", "METRIC", "VALUE", "STATUS", "BY", "LATENCY", "REASON",
+            "ID", "TARGET", "METRIC", "OLD", "VALUE", "STATUS", "BY", "CAUSE", "LATENCY", "REASON",
         ],
         |item| {
             vec![
                 table::cell(item.get("id")),
                 item.get("target").map(name_of).unwrap_or_default(),
                 table::cell(item.get("metric")),
+                table::cell(item.get("previous")),
                 table::cell(item.get("value")),
                 table::cell(item.get("status")),
                 table::cell(item.get("by")),
+                table::cell(item.get("cause")),
                 item.get("latency_us")
                     .and_then(Value::as_u64)
                     .map_or("-".into(), |us| format!("{us} µs")),
@@ -580,10 +596,19 @@ pub(super) fn status(listing: &Listing) -> anyhow::Result<()> {
         at("/host/devices")
     );
     println!(
-        "decision   p50 {} µs  p99 {} µs",
+        "decision   p50 {} µs  p99 {} µs  p99.9 {} µs",
         at("/decision_us/p50"),
-        at("/decision_us/p99")
+        at("/decision_us/p99"),
+        at("/decision_us/p999")
     );
+    let stages: Vec<String> = crate::pipeline::latency::STAGES
+        .iter()
+        .map(|stage| {
+            let of = |quantile| at(&format!("/decision_us/stages/{stage}/{quantile}"));
+            format!("{stage} {}/{}", of("p50"), of("p99"))
+        })
+        .collect();
+    println!("  p50/p99  {} µs", stages.join("  "));
     println!(
         "uplink     {}  oldest pending {}  drained in {}",
         at("/uplink/state"),

@@ -200,6 +200,70 @@ pub struct Writes {
     pub max_per_second: u32,
     /// Longest time a write waits for its confirmation when nothing else is said.
     pub confirm_timeout: Span,
+    /// How long a writer of lower priority is held off a metric after a higher one wrote another value to it.
+    pub hold_off: Span,
+    /// How long an undo waits for its device to be there again.
+    pub undo_patience: Span,
+    /// What may be written where no policy fits.
+    pub default: WriteDefault,
+    /// What may be written, and within which bounds; the first that fits decides.
+    pub policy: Vec<WritePolicy>,
+    /// Size of all audit files together; the oldest go, and the log says so.
+    pub audit_max: ByteSize,
+}
+
+/// `[writes] default`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WriteDefault {
+    /// Whatever the birth names may be written.
+    #[default]
+    Allow,
+    /// Only what a policy allows.
+    Deny,
+}
+
+/// `[[writes.policy]]`
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct WritePolicy {
+    /// Which writes.
+    #[serde(rename = "match", default)]
+    pub matches: WriteMatch,
+    /// Whether they may be made.
+    #[serde(default = "yes")]
+    pub allow: bool,
+    /// Smallest number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    /// Largest number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+}
+
+/// Globs (`*`, `?`); a missing one fits all. Device `_` is the node itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WriteMatch {
+    /// Group id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Edge node id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Device id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Metric name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
+    /// Who asks: `rule:<id>@<version>`, `user:<name>`, `cloud:<name>`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Default for Writes {
@@ -208,6 +272,11 @@ impl Default for Writes {
             read_only: false,
             max_per_second: 20,
             confirm_timeout: secs(5),
+            hold_off: secs(2),
+            undo_patience: secs(600),
+            default: WriteDefault::Allow,
+            policy: Vec::new(),
+            audit_max: ByteSize(256 << 20),
         }
     }
 }

@@ -43,6 +43,15 @@ pub fn command(step: &Step, latency_us: Option<u64>, wall_ms: u64) -> Json {
     if let Some(us) = latency_us {
         out.insert("latency_us".to_owned(), us.into());
     }
+    if step.of > 1 {
+        out.insert(
+            "sequence".to_owned(),
+            json!({
+                "plan": step.plan.as_ref(), "step": step.position + 1, "of": step.of, "undo": step.undo,
+                "last": step.last,
+            }),
+        );
+    }
     out.insert("timestamp".to_owned(), wall_ms.into());
     Json::Object(out)
 }

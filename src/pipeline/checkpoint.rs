@@ -167,6 +167,7 @@ pub struct Checkpointer {
     wall_ms: u64,
     failures: u64,
     door: ExportDoor,
+    audit: Option<crate::audit::Heads>,
 }
 
 impl Checkpointer {
@@ -213,6 +214,7 @@ impl Checkpointer {
             wall_ms: 0,
             failures: 0,
             door,
+            audit: None,
         })
     }
 
@@ -220,6 +222,11 @@ impl Checkpointer {
     #[must_use]
     pub fn export_door(&self) -> ExportDoor {
         self.door.clone()
+    }
+
+    /// Puts the newest entry of the audit log into each checkpoint.
+    pub fn watch_audit(&mut self, heads: crate::audit::Heads) {
+        self.audit = Some(heads);
     }
 
     /// Takes a checkpoint when one is due and the last one is committed.
@@ -251,6 +258,9 @@ impl Checkpointer {
         batch.puts.retain(|(key, _)| !fresh.deletes.contains(key));
         batch.puts.extend(fresh.puts);
         batch.deletes.extend(fresh.deletes);
+        if let Some(heads) = &self.audit {
+            batch.put(crate::audit::KEY, heads.get().encode());
+        }
         batch.puts.push((META.to_vec(), meta.encode()));
         self.waiting = Some((batch, meta));
     }

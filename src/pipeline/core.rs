@@ -15,8 +15,9 @@ use serde_json::Value as Json;
 use sparkplug::host::{HostEvent, HostSession, Message, ServerId};
 
 use super::ack::Acks;
-use super::latency::Histogram;
+use super::latency::Latency;
 use super::trace::{self, Traces};
+use super::writes::Writes;
 use super::{Appended, Ports};
 use crate::actuation::Actuation;
 use crate::broker::{Event as ClientEvent, Inbound, PubackToken, Qos};
@@ -38,6 +39,7 @@ const MOST_OPEN: usize = 65_536;
 pub(super) struct Open {
     pub(super) ack: Option<PubackToken>,
     pub(super) read_at: Instant,
+    pub(super) taken_at: Instant,
     pub(super) traceparent: Option<Box<str>>,
     pub(super) lossless: bool,
 }
@@ -53,21 +55,14 @@ pub struct Core {
     pub(super) actuation: Actuation,
     pub(super) settings: Settings,
     pub(super) counters: Counters,
-    pub(super) latency: Arc<Mutex<Histogram>>,
+    pub(super) latency: Arc<Mutex<Latency>>,
     acks: Acks,
     open: HashMap<u64, Open>,
     next_tag: u64,
     pub(super) last_record: RecordId,
     stalled: VecDeque<(NewRecord, Option<PubackToken>)>,
-    /// Writes that asked for a reply: plan id to the one who waits.
-    pub(super) replies: HashMap<Arc<str>, tokio::sync::oneshot::Sender<Json>>,
-    /// When the bytes that caused a write were read, by plan id.
-    pub(super) stamps: HashMap<Arc<str>, Instant>,
-    /// Interlocks of plans in flight, by plan id.
-    pub(super) guards: HashMap<Arc<str>, Vec<Option<rules::Guard>>>,
-    /// Commands of a match that is not complete yet.
-    pub(super) sequence: Vec<rules::CommandRequest>,
-    /// Plans of rules with `durable = true` whose cause is not on disk yet.
+    /// What is kept beside the local writes in flight.
+    pub(super) writes: Writes,
     /// Clients whose connection is gone, and when their nodes count as dead unless a will or a new connection says
     /// more, engine ms.
     gone: HashMap<Arc<str>, u64>,
@@ -76,12 +71,9 @@ pub struct Core {
     next_presence_ms: u64,
     next_windows_ms: u64,
     since_ms: Option<u64>,
-    pub(super) awaiting_disk: VecDeque<(crate::actuation::Plan, Option<Instant>)>,
     pub(super) durable: RecordId,
-    /// `sent` bodies of writes without an outcome, by step id: what a crash would leave open.
-    pub(super) open_commands: BTreeMap<String, Json>,
-    pub(super) commands_changed: bool,
     pub(super) traces: Traces,
+    audit: Option<crate::audit::Heads>,
 }
 
 /// What the configuration says to the core.
@@ -153,26 +145,26 @@ impl Core {
             next_tag: 0,
             last_record,
             stalled: VecDeque::new(),
-            replies: HashMap::new(),
-            stamps: HashMap::new(),
-            guards: HashMap::new(),
-            sequence: Vec::new(),
+            writes: Writes::default(),
             gone: HashMap::new(),
             gone_next: VecDeque::new(),
             next_presence_ms: 0,
             next_windows_ms: 0,
             since_ms: None,
-            awaiting_disk: VecDeque::new(),
             durable: last_record,
-            open_commands: BTreeMap::new(),
-            commands_changed: false,
             traces,
+            audit: None,
         }
+    }
+
+    /// Lets presence records carry the newest entry of the audit log.
+    pub fn watch_audit(&mut self, heads: crate::audit::Heads) {
+        self.audit = Some(heads);
     }
 
     /// Latency from socket read of the cause to socket write of the command.
     #[must_use]
-    pub fn latency(&self) -> Arc<Mutex<Histogram>> {
+    pub fn latency(&self) -> Arc<Mutex<Latency>> {
         self.latency.clone()
     }
 
@@ -296,6 +288,7 @@ impl Core {
                 lossless: inbound.qos.is_some_and(|q| q > Qos::AtMostOnce),
                 ack: inbound.ack,
                 read_at: inbound.received_at,
+                taken_at: ports.mark(),
                 traceparent: inbound.traceparent.filter(|text| trace::is_valid(text)),
             },
         );
@@ -344,6 +337,7 @@ impl Core {
         self.acks.release(id);
         self.durable = self.durable.max(id);
         self.release_durable_commands(now, ports);
+        self.settle(now, ports);
     }
 
     /// Releases acknowledgements whose records are only in memory (`ack = "memory"`).
@@ -383,8 +377,24 @@ impl Core {
     /// This gateway's presence: a `status` record at start, at stop, and every minute.
     fn presence(&mut self, now: Now, online: bool, ports: &mut dyn Ports) {
         self.next_presence_ms = now.engine_ms.saturating_add(PRESENCE_MS);
+        self.tell_status(now, online, None, ports);
+    }
+
+    /// Records what an operator did to the gateway itself, as a `status` record with an `action`. Returns its id, 0
+    /// when there is no room.
+    pub fn note_action(&mut self, now: Now, action: Json, ports: &mut dyn Ports) -> RecordId {
+        self.tell_status(now, true, Some(action), ports)
+    }
+
+    fn tell_status(
+        &mut self,
+        now: Now,
+        online: bool,
+        action: Option<Json>,
+        ports: &mut dyn Ports,
+    ) -> RecordId {
         let since = *self.since_ms.get_or_insert(now.wall_ms);
-        let body = serde_json::json!({
+        let mut body = serde_json::json!({
             "online": online,
             "version": env!("CARGO_PKG_VERSION"),
             "since": since,
@@ -392,12 +402,24 @@ impl Core {
             "clock_trusted": now.trusted,
             "nodes": self.host.nodes().count(),
         });
+        if let Some(object) = body.as_object_mut() {
+            if let Some(heads) = &self.audit {
+                let head = heads.get();
+                object.insert(
+                    "audit".to_owned(),
+                    serde_json::json!({"seq": head.seq, "hash": head.hash}),
+                );
+            }
+            if let Some(action) = action {
+                object.insert("action".to_owned(), action);
+            }
+        }
         let key = Key {
             group: None,
             node: None,
             device: None,
         };
-        self.append_derived(now, Class::Status, key, None, &body, ports);
+        self.append_derived(now, Class::Status, key, None, &body, ports)
     }
 
     /// Nodes whose client left without a death are down.

@@ -1,24 +1,12 @@
-//! What rules, writes and models make: alarms, commands and inferences become records, commands become messages.
-
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Instant;
-
-use serde_json::Value as Json;
-use sparkplug::value::Value;
+//! What rules and models make: alarms and inferences become records, commands go to [`super::writes`].
 
 use super::Ports;
 use super::bodies;
-use super::convert::{key_of_rule, record_key, rule_key, stable_hash, target_of_rule, write_value};
+use super::convert::{key_of_rule, record_key, rule_key, stable_hash};
 use super::core::Core;
-use crate::actuation::{
-    Actuation, Confirm, Expect, Gate, Interlock, Plan, Status, Step, Target, Write,
-};
+use super::latency::Stamp;
 use crate::buffer::record::{Cause, Class};
 use crate::clock::Now;
-
-/// Writes whose cause is remembered for the latency of their outcome, at most.
-const MOST_STAMPS: usize = 4_096;
 
 impl Core {
     /// Takes what rules have to tell; whether there was anything.
@@ -26,11 +14,11 @@ impl Core {
         self.drain_rules_at(now, None, ports)
     }
 
-    /// As [`Core::drain_rules`]; `read_at` is when the bytes that moved the rules were read.
+    /// As [`Core::drain_rules`]; `stamp` says when the bytes that moved the rules were read.
     pub(super) fn drain_rules_at(
         &mut self,
         now: Now,
-        read_at: Option<Instant>,
+        stamp: Option<Stamp>,
         ports: &mut dyn Ports,
     ) -> bool {
         let mut any = false;
@@ -42,7 +30,7 @@ impl Core {
                     tracing::debug!(rule = %found.rule, key = %found.key, "match");
                 }
                 rules::Output::Alarm(event) => self.raise(now, &event, ports),
-                rules::Output::Command(request) => self.command(now, request, read_at, ports),
+                rules::Output::Command(request) => self.command(now, request, stamp, ports),
                 rules::Output::EvalError(error) => {
                     self.counters.rule_errors += 1;
                     tracing::debug!(rule = %error.rule, key = %error.key, reason = %error.reason, "rule evaluation failed");
@@ -81,241 +69,6 @@ impl Core {
         );
         self.embed_alarm(now, event, record, ports);
         tracing::info!(alarm = %event.id, event = event.event.as_str(), message = %event.message, "alarm");
-    }
-
-    /// Commands of one match come one by one; the last one completes the plan.
-    fn command(
-        &mut self,
-        now: Now,
-        request: rules::CommandRequest,
-        read_at: Option<Instant>,
-        ports: &mut dyn Ports,
-    ) {
-        let of = request.of;
-        if request.position == 0 {
-            self.sequence.clear();
-        }
-        self.sequence.push(request);
-        if self.sequence.len() < of as usize {
-            return;
-        }
-        let sequence = std::mem::take(&mut self.sequence);
-        let Some(first) = sequence.first() else {
-            return;
-        };
-        let id: Arc<str> = format!(
-            "{}-{}-{}-{}-{}",
-            self.settings.gateway, self.settings.epoch, first.rule, first.cause.0, first.cause.1
-        )
-        .into();
-        let dry_run = first.dry_run || self.settings.dry_run;
-        let durable = first.durable;
-        let plan = Plan {
-            id: id.clone(),
-            by: format!("rule:{}@{}", first.rule, first.version).into(),
-            cause: first.cause.0,
-            priority: first.priority,
-            deadline_ms: first.engine_ms.saturating_add(first.ttl_ms),
-            writes: sequence
-                .iter()
-                .map(|request| self.write_of(&id, request))
-                .collect(),
-        };
-        if dry_run {
-            tracing::info!(plan = %plan.id, by = %plan.by, writes = plan.writes.len(), "dry run: not written");
-            return;
-        }
-        let guards: Vec<Option<rules::Guard>> = sequence
-            .into_iter()
-            .map(|request| request.allow_when)
-            .collect();
-        if super::rollouts::is_own(&plan) {
-            self.roll_out(now, &plan, &guards, ports);
-            return;
-        }
-        if guards.iter().any(Option::is_some) {
-            if self.guards.len() >= MOST_STAMPS {
-                self.guards.clear();
-            }
-            self.guards.insert(id, guards);
-        }
-        if durable && plan.cause > self.durable {
-            if self.awaiting_disk.len() >= MOST_STAMPS {
-                tracing::warn!(plan = %plan.id, "too many commands wait for the disk; this one is dropped");
-                return;
-            }
-            self.awaiting_disk.push_back((plan, read_at));
-            return;
-        }
-        self.request(now, plan, read_at, None, ports);
-    }
-
-    fn write_of(&self, plan: &Arc<str>, request: &rules::CommandRequest) -> Write {
-        let default_ms = self.settings.confirm_timeout_ms;
-        let target = target_of_rule(&request.target);
-        Write {
-            metric: request.metric.clone(),
-            value: write_value(&request.value),
-            confirm: request.confirm.as_ref().map_or_else(
-                || Confirm::by_echo(default_ms),
-                |confirm| Confirm {
-                    target: None,
-                    metric: Some(confirm.metric.clone()),
-                    expect: match &confirm.expect {
-                        rules::Expect::Equals(value) => Expect::Equals(write_value(value)),
-                        rules::Expect::Between(low, high) => Expect::Between(*low, *high),
-                    },
-                    within_ms: confirm.within_ms,
-                },
-            ),
-            undo: request.undo.as_ref().map(|undo| {
-                Box::new(Write {
-                    target: target.clone(),
-                    metric: undo.metric.clone(),
-                    value: write_value(&undo.value),
-                    confirm: Confirm::by_echo(default_ms),
-                    undo: None,
-                    // Taking back is safe to say twice: it asks for a state, not for a movement.
-                    repeatable: true,
-                    allow_when: None,
-                })
-            }),
-            repeatable: request.repeatable,
-            allow_when: request.allow_when.as_ref().map(|_| Interlock {
-                plan: plan.clone(),
-                position: request.position,
-            }),
-            target,
-        }
-    }
-
-    /// Sends the commands whose causing record has become durable.
-    pub(super) fn release_durable_commands(&mut self, now: Now, ports: &mut dyn Ports) {
-        while self
-            .awaiting_disk
-            .front()
-            .is_some_and(|(plan, _)| plan.cause <= self.durable)
-        {
-            if let Some((plan, read_at)) = self.awaiting_disk.pop_front() {
-                self.request(now, plan, read_at, None, ports);
-            }
-        }
-    }
-
-    /// Takes a plan from anybody. `reply` gets the body of its last step.
-    pub fn request(
-        &mut self,
-        now: Now,
-        plan: Plan,
-        read_at: Option<Instant>,
-        reply: Option<tokio::sync::oneshot::Sender<Json>>,
-        ports: &mut dyn Ports,
-    ) {
-        let id = plan.id.clone();
-        if let Some(read_at) = read_at {
-            if self.stamps.len() >= MOST_STAMPS {
-                self.stamps.clear();
-            }
-            self.stamps.insert(id.clone(), read_at);
-        }
-        if let Some(reply) = reply {
-            self.replies.insert(id.clone(), reply);
-        }
-        let fresh = self.with_gate_at(now, read_at, ports, |actuation, gate| {
-            actuation.handle_request(now.engine_ms, plan, gate)
-        });
-        if !fresh && let Some(reply) = self.replies.remove(&id) {
-            // A repeated request is answered with how the first one stands.
-            let stands = self.actuation.history().rev().find(|step| step.plan == id);
-            let _ = reply
-                .send(stands.map_or(Json::Null, |step| bodies::command(step, None, now.wall_ms)));
-        }
-        self.drain_actuation(now, ports);
-    }
-
-    /// Takes the steps of local writes; whether there was any.
-    pub(super) fn drain_actuation(&mut self, now: Now, ports: &mut dyn Ports) -> bool {
-        let mut any = false;
-        while let Some(step) = self.actuation.poll_step() {
-            any = true;
-            self.record_step(now, &step, ports);
-        }
-        any
-    }
-
-    fn record_step(&mut self, now: Now, step: &Step, ports: &mut dyn Ports) {
-        let latency_us = match step.status {
-            Status::Sent => self
-                .stamps
-                .get(&step.plan)
-                .map(|at| u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX)),
-            _ => Some(step.after_ms.saturating_mul(1000)),
-        };
-        let body = bodies::command(step, latency_us, now.wall_ms);
-        let cause = Cause {
-            record: step.cause,
-            rule: stable_hash(&step.id) ^ stable_hash(step.status.as_str()),
-            index: 0,
-        };
-        let to = &step.target;
-        self.append_derived(
-            now,
-            Class::Command,
-            record_key(&to.group, &to.node, to.device.as_ref()),
-            Some(cause),
-            &body,
-            ports,
-        );
-        self.note_command(&body);
-        if step.last {
-            self.stamps.remove(&step.plan);
-            self.guards.remove(&step.plan);
-            if let Some(reply) = self.replies.remove(&step.plan) {
-                let _ = reply.send(body);
-            }
-        }
-    }
-
-    /// Keeps account of which writes have no outcome yet.
-    pub(super) fn note_command(&mut self, body: &Json) {
-        let text = |key: &str| body.get(key).and_then(Json::as_str);
-        let (Some(id), Some(status)) = (text("id"), text("status")) else {
-            return;
-        };
-        if status == Status::Sent.as_str() {
-            self.open_commands.insert(id.to_owned(), body.clone());
-        } else {
-            self.open_commands.remove(id);
-        }
-        self.commands_changed = true;
-    }
-
-    /// Runs something of the actuation that may send.
-    pub(super) fn with_gate<T>(
-        &mut self,
-        now: Now,
-        ports: &mut dyn Ports,
-        run: impl FnOnce(&mut Actuation, &mut dyn Gate) -> T,
-    ) -> T {
-        self.with_gate_at(now, None, ports, run)
-    }
-
-    fn with_gate_at<T>(
-        &mut self,
-        now: Now,
-        read_at: Option<Instant>,
-        ports: &mut dyn Ports,
-        run: impl FnOnce(&mut Actuation, &mut dyn Gate) -> T,
-    ) -> T {
-        let mut gate = HostGate {
-            host: &mut self.host,
-            rules: &mut self.rules,
-            guards: &self.guards,
-            ports,
-            now,
-            read_at,
-        };
-        run(&mut self.actuation, &mut gate)
     }
 
     /// Something that the gateway itself must tell people, as an alarm of rule `sparkgate.<part>`.
@@ -502,54 +255,4 @@ pub(super) fn alarm_cause(event: &rules::AlarmEvent) -> Cause {
         rule: stable_hash(&what),
         index: event.cause.1,
     }
-}
-
-/// The gate of the actuation: the host checks against the birth, the ports send.
-struct HostGate<'a> {
-    host: &'a mut sparkplug::host::HostSession,
-    rules: &'a mut rules::Engine,
-    guards: &'a HashMap<Arc<str>, Vec<Option<rules::Guard>>>,
-    ports: &'a mut dyn Ports,
-    now: Now,
-    read_at: Option<Instant>,
-}
-
-impl Gate for HostGate<'_> {
-    fn send(&mut self, write: &Write) -> Result<Option<Value>, String> {
-        let previous = current(self.host, &write.target, &write.metric);
-        let transmit = self
-            .host
-            .write(
-                self.now.engine_ms,
-                &node_id(&write.target),
-                write.target.device.as_deref(),
-                &write.metric,
-                &write.value,
-            )
-            .map_err(|error| error.to_string())?;
-        self.ports.publish(transmit, self.read_at);
-        Ok(previous)
-    }
-
-    fn allowed(&mut self, interlock: &Interlock) -> Result<bool, String> {
-        let guard = self
-            .guards
-            .get(&interlock.plan)
-            .and_then(|guards| guards.get(interlock.position as usize))
-            .and_then(Option::as_ref)
-            .ok_or("its condition is not known any more")?;
-        Ok(self.rules.check(guard))
-    }
-}
-
-fn node_id(target: &Target) -> sparkplug::topic::NodeId {
-    sparkplug::topic::NodeId {
-        group: target.group.clone(),
-        node: target.node.clone(),
-    }
-}
-
-fn current(host: &sparkplug::host::HostSession, target: &Target, metric: &str) -> Option<Value> {
-    host.metric(&node_id(target), target.device.as_deref(), metric)
-        .map(|state| state.value.clone())
 }

@@ -12,6 +12,7 @@ use super::Ports;
 use super::bodies;
 use super::convert::{model_key, model_sample, record_key, rule_event, rule_key};
 use super::core::Core;
+use super::latency::Stamp;
 use crate::actuation::Target;
 use crate::buffer::record::{Cause, Class, NewRecord, Origin, RecordId};
 use crate::clock::Now;
@@ -236,10 +237,10 @@ fn received(
     record: &Record,
     ports: &mut dyn Ports,
 ) -> RecordId {
-    let (ack, read_at, traceparent, lossless) = match core.take_open(record.tag) {
+    let (ack, times, traceparent, lossless) = match core.take_open(record.tag) {
         Some(open) => (
             open.ack,
-            Some(open.read_at),
+            Some((open.read_at, open.taken_at)),
             open.traceparent,
             open.lossless,
         ),
@@ -285,7 +286,7 @@ fn received(
         &record.metrics,
         id,
         record.received_ms,
-        read_at,
+        times,
         ports,
     );
     id
@@ -304,16 +305,25 @@ pub(super) fn observe(
     metrics: &[sparkplug::metric::Metric],
     id: RecordId,
     received_ms: u64,
-    read_at: Option<Instant>,
+    times: Option<(Instant, Instant)>,
     ports: &mut dyn Ports,
 ) {
     let key = rule_key(&node.group, &node.node, device);
+    let stamp = times.map(|(read, taken)| {
+        let resolved = ports.mark();
+        Stamp {
+            read,
+            taken,
+            resolved,
+            decided: resolved,
+        }
+    });
     for (index, metric) in metrics.iter().enumerate() {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         let event = rule_event(&key, metric, id, index, now.engine_ms, received_ms);
         core.rules.handle_event(&event);
     }
-    core.drain_rules_at(now, read_at, ports);
+    core.drain_rules_at(now, stamp, ports);
     core.embed_metrics(&key, metrics, id, received_ms, ports);
     if core.actuation.in_flight() > 0 {
         let target = Target {
@@ -321,7 +331,10 @@ pub(super) fn observe(
             node: node.node.clone(),
             device: device.cloned(),
         };
-        for metric in metrics.iter().filter(|m| m.is_news()) {
+        let good = |m: &&sparkplug::metric::Metric| {
+            m.is_news() && m.quality.is_none_or(|quality| quality == super::gate::GOOD)
+        };
+        for metric in metrics.iter().filter(good) {
             core.with_gate(now, ports, |actuation, gate| {
                 actuation.handle_value(now.engine_ms, &target, &metric.name, &metric.value, gate);
             });
@@ -390,6 +403,14 @@ fn born(
     for finding in core.rules.check_birth(&key, &metrics) {
         tracing::warn!(%finding, "a birth does not fit a rule");
     }
+    let target = Target {
+        group: node.group.clone(),
+        node: node.node.clone(),
+        device: device.cloned(),
+    };
+    core.with_gate(now, ports, |actuation, gate| {
+        actuation.handle_birth(now.engine_ms, &target, gate);
+    });
     if let Some(change) = schema {
         let metrics: Vec<_> = record
             .metrics

@@ -1,11 +1,68 @@
-//! A histogram of latencies: constant memory, percentiles within 3 %.
+//! Latency of decisions, whole and by stage, in histograms of constant memory whose percentiles are within 3 %.
+
+use std::time::Instant;
 
 /// Buckets a power of two.
 const STEPS: usize = 32;
 /// Powers of two covered: 1 µs to about 36 minutes.
 const POWERS: usize = 32;
 
-/// Latencies in µs since start, and in a recent half-life window.
+/// When a message passed the stages on its way to a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Its bytes were read from the socket.
+    pub read: Instant,
+    /// The pipeline took it.
+    pub taken: Instant,
+    /// It was resolved and appended to the journal, and the rules got it.
+    pub resolved: Instant,
+    /// The command was handed to the broker.
+    pub decided: Instant,
+}
+
+impl Stamp {
+    /// The same message a stage further.
+    #[must_use]
+    pub fn decided(self, decided: Instant) -> Self {
+        Self { decided, ..self }
+    }
+}
+
+/// Names of the stages, in order: socket read to pipeline, to the rules, to the decision, to the socket write.
+pub const STAGES: [&str; 4] = ["broker", "resolve", "rule", "write"];
+
+/// Latencies from the socket read of the cause to the socket write of the command.
+#[derive(Debug, Clone, Default)]
+pub struct Latency {
+    /// All of it.
+    pub total: Histogram,
+    /// Of each of [`STAGES`].
+    pub stages: [Histogram; 4],
+}
+
+impl Latency {
+    /// A command whose bytes were written at `written`.
+    pub fn record(&mut self, stamp: Stamp, written: Instant) {
+        let us = |from: Instant, to: Instant| {
+            u64::try_from(to.saturating_duration_since(from).as_micros()).unwrap_or(u64::MAX)
+        };
+        self.total.record(us(stamp.read, written));
+        let marks = [
+            stamp.read,
+            stamp.taken,
+            stamp.resolved,
+            stamp.decided,
+            written,
+        ];
+        for (stage, pair) in self.stages.iter_mut().zip(marks.windows(2)) {
+            if let [from, to] = pair {
+                stage.record(us(*from, *to));
+            }
+        }
+    }
+}
+
+/// Latencies in µs since start.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     buckets: Box<[u64]>,
@@ -76,6 +133,12 @@ impl Histogram {
         0.0
     }
 
+    /// How many were at most this long; exact where `us` is a bucket's edge, else a little more.
+    #[must_use]
+    pub fn at_most(&self, us: u64) -> u64 {
+        self.buckets.iter().take(bucket(us) + 1).sum()
+    }
+
     /// How many were counted.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -115,6 +178,24 @@ mod tests {
                 "{share}: {got} for {exact}"
             );
         }
+    }
+
+    #[test]
+    fn stages_add_up() {
+        let start = Instant::now();
+        let at = |us| start + std::time::Duration::from_micros(us);
+        let mut latency = Latency::default();
+        let stamp = Stamp {
+            read: at(0),
+            taken: at(10),
+            resolved: at(30),
+            decided: at(70),
+        };
+        latency.record(stamp, at(150));
+        let sums: Vec<u64> = latency.stages.iter().map(Histogram::sum_us).collect();
+        assert_eq!((latency.total.sum_us(), sums), (150, vec![10, 20, 40, 80]));
+        assert_eq!(latency.total.at_most(140), 0);
+        assert_eq!(latency.total.at_most(160), 1);
     }
 
     #[test]

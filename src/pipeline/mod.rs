@@ -21,8 +21,10 @@ pub mod decisions;
 mod derived;
 pub mod encode;
 pub mod feed;
+mod gate;
 mod host_events;
 pub mod latency;
+mod open_writes;
 pub mod recover;
 pub mod remote;
 pub mod rollouts;
@@ -30,6 +32,7 @@ pub mod subject;
 pub mod task;
 pub mod texts;
 pub mod trace;
+mod writes;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,8 +45,12 @@ pub trait Ports {
     /// Appends a record; it is readable at once and durable later.
     fn append(&mut self, record: NewRecord) -> Appended;
 
-    /// Publishes to the devices' broker. `stamp` is when the bytes that led to it were read, if they were.
-    fn publish(&mut self, transmit: sparkplug::host::Transmit, stamp: Option<Instant>);
+    /// Publishes to the devices' broker. `stamp` says when the bytes that led to it passed the stages, if there were
+    /// any.
+    fn publish(&mut self, transmit: sparkplug::host::Transmit, stamp: Option<latency::Stamp>);
+
+    /// A reading of the clock that latencies are measured with.
+    fn mark(&self) -> Instant;
 
     /// Hands a window to the models. Never waits: what can't be taken is counted there.
     fn infer(&mut self, request: models::Request);

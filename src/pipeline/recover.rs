@@ -10,12 +10,12 @@ use sparkplug::host::{HostSession, RecordKind};
 use sparkplug::payload::{ResolvedPayload, decode_resolved};
 use sparkplug::topic::NodeId;
 
-use super::Ports;
 use super::bodies;
 use super::checkpoint::{COMMANDS, HOLDS, META, Meta, NODE, RULE};
 use super::convert::{key_of_rule, rule_key};
 use super::derived::alarm_cause;
 use super::feed::body;
+use super::open_writes::target_from;
 use crate::actuation::{Actuation, Hold};
 use crate::buffer::Journal;
 use crate::buffer::record::{Cause, Class, NewRecord, Origin, Record};
@@ -40,7 +40,7 @@ pub struct Restored {
     pub unusable: usize,
     /// Records replayed.
     pub replayed: u64,
-    /// Writes that had no outcome at the checkpoint: their `sent` bodies.
+    /// Bodies of the writes that had no end at the checkpoint.
     pub open_commands: Vec<Json>,
     /// Derived records that the crash had left out.
     pub completed: u64,
@@ -118,7 +118,7 @@ impl Core {
     ) -> Result<(), crate::buffer::ReadError> {
         let known = journal.derived_causes(after)?;
         for body in std::mem::take(&mut restored.open_commands) {
-            self.note_command(&body);
+            self.writes.open.note(&body);
         }
         for record in journal.replay(after) {
             let record = record?;
@@ -146,6 +146,12 @@ impl Core {
         super::feed::time(&mut self.rules, record);
         self.note_trace(record);
         self.complete(now, known, journal, restored);
+        if record.class == Class::Status {
+            if let Some(action) = body(record).get("action") {
+                self.replay_action(now.engine_ms, action);
+            }
+            return;
+        }
         let (Some(group), Some(node)) = (&record.key.group, &record.key.node) else {
             return;
         };
@@ -199,38 +205,6 @@ impl Core {
             (Class::Schema | Class::Gap | Class::Status | Class::Raw, _) => {}
         }
         self.complete(now, known, journal, restored);
-    }
-
-    /// Writes that a crash left without an outcome get one: they are told as timed out, and never sent again.
-    pub fn close_open_commands(&mut self, now: Now, ports: &mut dyn Ports) {
-        for (id, mut body) in std::mem::take(&mut self.open_commands) {
-            let reason =
-                "restart: the gateway stopped before the device confirmed; nothing was sent again";
-            if let Some(object) = body.as_object_mut() {
-                object.insert("status".to_owned(), "timeout".into());
-                object.insert("reason".to_owned(), reason.into());
-                object.insert("timestamp".to_owned(), now.wall_ms.into());
-                object.remove("latency_us");
-            }
-            let part = |pointer: &str| {
-                body.pointer(pointer)
-                    .and_then(Json::as_str)
-                    .map(std::sync::Arc::<str>::from)
-            };
-            let key = crate::buffer::record::Key {
-                group: part("/target/group"),
-                node: part("/target/node"),
-                device: part("/target/device"),
-            };
-            let cause = Cause {
-                record: body.get("cause").and_then(Json::as_u64).unwrap_or(0),
-                rule: super::convert::stable_hash(&id) ^ super::convert::stable_hash("restart"),
-                index: 0,
-            };
-            self.append_derived(now, Class::Command, key, Some(cause), &body, ports);
-            tracing::warn!(id, "a write had no outcome when the gateway stopped");
-        }
-        self.commands_changed = true;
     }
 
     /// What people did to alarms is state too, and only the journal knows it.
@@ -316,9 +290,8 @@ impl Core {
                 None => batch.delete(key),
             }
         }
-        if std::mem::take(&mut self.commands_changed) {
-            let list = Json::Array(self.open_commands.values().cloned().collect());
-            batch.put(COMMANDS, list.to_string());
+        if let Some(open) = self.writes.open.take_changed() {
+            batch.put(COMMANDS, open.to_string());
         }
         if self.actuation.holds().take_changed() {
             batch.put(HOLDS, holds_bytes(&mut self.actuation));
@@ -361,15 +334,10 @@ fn holds_from(bytes: &[u8]) -> Vec<Hold> {
         .into_iter()
         .flatten()
         .filter_map(|item| {
-            let text = |pointer: &str| item.pointer(pointer).and_then(Json::as_str);
             Some(Hold {
-                target: crate::actuation::Target {
-                    group: text("/target/group")?.into(),
-                    node: text("/target/node")?.into(),
-                    device: text("/target/device").map(Into::into),
-                },
+                target: target_from(item.get("target")?)?,
                 until_ms: item.get("until_ms").and_then(Json::as_u64)?,
-                by: text("/by")?.into(),
+                by: item.get("by").and_then(Json::as_str)?.into(),
             })
         })
         .collect()

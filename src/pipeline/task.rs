@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::core::Core;
 use super::remote::{self, Outgoing, Remotes};
 use super::{Answer, Appended, Ports, rollouts};
+use crate::audit;
 use crate::broker::{Delivery, Handle, Publish, Qos, Written};
 use crate::buffer::record::NewRecord;
 use crate::buffer::{AppendError, Journal};
@@ -21,7 +22,7 @@ use crate::clock::{Clock, Now};
 
 use super::checkpoint::Checkpointer;
 use super::decisions::Decisions;
-use super::latency::Histogram;
+use super::latency::{Latency, Stamp};
 
 /// Messages taken from the queue before timers and questions get their turn.
 const BATCH: usize = 256;
@@ -31,6 +32,8 @@ const QUESTIONS: usize = 64;
 const ORDERS: usize = 8;
 /// Longest wait for the disk at a stop.
 const STOP_SYNC: Duration = Duration::from_secs(3);
+/// Longest wait for the audit log at a stop, so that the last checkpoint holds its head.
+const STOP_AUDIT: Duration = Duration::from_secs(1);
 /// Longest time without a look at the clocks.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -108,6 +111,8 @@ pub struct Parts {
     pub checkpointer: Checkpointer,
     /// Whether a QoS 1 or 2 acknowledgement waits for the disk.
     pub durable_ack: bool,
+    /// The audit log's thread, and its newest entry.
+    pub audit: (audit::Sender, audit::Heads),
 }
 
 /// A running core thread.
@@ -199,6 +204,7 @@ async fn run(
         answers: (answer, mut answers),
         mut checkpointer,
         durable_ack,
+        audit: (audit, heads),
     } = parts;
     let mut durable = journal.durable();
     let Remotes {
@@ -216,8 +222,11 @@ async fn run(
         answer,
         latency: core.latency(),
         decisions,
+        audit: audit.clone(),
     };
-    core.close_open_commands(clock.now(), &mut ports);
+    checkpointer.watch_audit(heads.clone());
+    core.watch_audit(heads.clone());
+    core.take_up(clock.now(), &mut ports);
     let mut batch = Vec::with_capacity(BATCH);
     let mut next_tick = Instant::now();
     let mut next_figures_ms = 0;
@@ -284,10 +293,14 @@ async fn run(
             next_figures_ms = now.engine_ms.saturating_add(rollouts::EVERY_MS);
             core.handle_figures(now, &runner.status(), &mut ports);
         }
+        if core.disk_wanted() {
+            journal.want_sync();
+        }
         checkpointer.maybe(&mut core, now, &journal);
         if Instant::now() >= next_tick {
             next_tick = Instant::now() + TICK;
             journal.tick(now.engine_ms, now.trusted);
+            audit.mark(core.last_record());
         }
     }
     let now = clock.now();
@@ -298,6 +311,11 @@ async fn run(
     if let Ok(Ok(id)) = tokio::time::timeout(STOP_SYNC, durable.wait_for(|id| *id >= last)).await {
         let id = *id;
         core.handle_durable(clock.now(), id, &mut ports);
+    }
+    audit.mark(last);
+    let deadline = Instant::now() + STOP_AUDIT;
+    while heads.get().through < last && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     checkpointer.last(&mut core, now, &journal);
 }
@@ -349,30 +367,32 @@ struct RealPorts {
     orders: Option<std::sync::mpsc::SyncSender<rollouts::Order>>,
     embedder: Option<models::text::Embedder>,
     answer: mpsc::Sender<Answer>,
-    latency: Arc<std::sync::Mutex<Histogram>>,
     decisions: Decisions,
+    latency: Arc<std::sync::Mutex<Latency>>,
+    audit: audit::Sender,
 }
 
 impl Ports for RealPorts {
     fn append(&mut self, record: NewRecord) -> Appended {
         match self.journal.append(record) {
-            Ok(record) => Appended::Stored(record),
+            Ok(record) => {
+                self.audit.record(&record);
+                Appended::Stored(record)
+            }
             Err(AppendError::Full(record)) => Appended::Full(record),
             Err(AppendError::Stopped) => Appended::Stopped,
         }
     }
 
-    fn publish(&mut self, transmit: sparkplug::host::Transmit, stamp: Option<Instant>) {
-        let on_written = stamp.map(|read_at| {
+    fn publish(&mut self, transmit: sparkplug::host::Transmit, stamp: Option<Stamp>) {
+        let on_written = stamp.map(|stamp| {
             let latency = self.latency.clone();
-            let (decisions, decided) = (self.decisions.clone(), Instant::now());
+            let decisions = self.decisions.clone();
             let topic: Arc<str> = transmit.topic.as_str().into();
             Written::new(move |at: Instant| {
-                decisions.add(topic.clone(), read_at, decided, at);
-                let us = u64::try_from(at.saturating_duration_since(read_at).as_micros())
-                    .unwrap_or(u64::MAX);
+                decisions.add(topic.clone(), stamp.read, stamp.decided, at);
                 if let Ok(mut latency) = latency.lock() {
-                    latency.record(us);
+                    latency.record(stamp, at);
                 }
             })
         });
@@ -395,6 +415,10 @@ impl Ports for RealPorts {
         if let Err(error) = self.broker.publish(publish) {
             tracing::warn!(%error, "publish to devices failed");
         }
+    }
+
+    fn mark(&self) -> Instant {
+        Instant::now()
     }
 
     fn infer(&mut self, request: models::Request) {

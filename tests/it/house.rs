@@ -52,6 +52,7 @@ fn ranks() -> BTreeMap<&'static str, u8> {
         ("pipeline", 4),
         ("actuation", 3),
         ("rollout", 3),
+        ("audit", 3),
         ("broker", 2),
         ("buffer", 2),
         ("state", 2),

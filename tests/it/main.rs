@@ -38,3 +38,4 @@ mod rules;
 mod servers;
 mod service;
 mod siege;
+mod writes;

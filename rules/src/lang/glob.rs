@@ -1,15 +1,17 @@
 //! Globs over names: `*` for any run of characters, `?` for one.
 
-/// A glob over one name.
+/// A glob over one name: `*` for any run of characters, `?` for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Glob {
+pub struct Glob {
     text: String,
     any: bool,
     literal: bool,
 }
 
 impl Glob {
-    pub(crate) fn new(text: &str) -> Self {
+    /// Every text is a glob.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
         Self {
             any: text == "*",
             literal: !text.contains(['*', '?']),
@@ -22,7 +24,8 @@ impl Glob {
     }
 
     /// Whether the whole name fits. Time is at most pattern length times name length.
-    pub(crate) fn matches(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
         if self.any {
             return true;
         }

@@ -12,5 +12,6 @@ pub(crate) mod template;
 
 pub use def::Pack;
 pub use expr::{EvalError, ExprProblem};
+pub use glob::Glob;
 pub use load::load_packs;
 pub use source::{LoadError, Problem};

@@ -277,9 +277,11 @@ fn read_undo(source: &mut Source<'_>, mut table: Table<'_, '_>) -> Option<Undo> 
         table.missing(source, "value");
     }
     let value: Option<Value> = table.scalar(source, "value");
+    let repeatable = !table.has("repeatable") || table.boolean(source, "repeatable");
     table.finish(source);
     Some(Undo {
         metric: metric?.value.into(),
         value: value?,
+        repeatable,
     })
 }
