@@ -346,7 +346,7 @@ fn a_plan_is_explained_without_being_sent() {
 /// have happened is taken back.
 #[test]
 fn a_crash_at_every_step_is_taken_back() {
-    for fails in [false, true] {
+    for (fails, leaves) in [(false, false), (false, true), (true, false), (true, true)] {
         for crash_after in 1.. {
             let mut plant = Plant::default();
             let mut core = Actuation::new(Limits::default());
@@ -359,11 +359,13 @@ fn a_crash_at_every_step_is_taken_back() {
                     alive &= told.len() + 1 < crash_after;
                     let ticket = step.ticket;
                     told.push(step);
+                    if let Some(ticket) = ticket
+                        && (alive || leaves)
+                    {
+                        core.handle_stored(now, ticket, &mut plant);
+                    }
                     if !alive {
                         break;
-                    }
-                    if let Some(ticket) = ticket {
-                        core.handle_stored(now, ticket, &mut plant);
                     }
                 }
                 if alive {
@@ -377,7 +379,7 @@ fn a_crash_at_every_step_is_taken_back() {
                     }
                 }
             }
-            while let Some(step) = core.poll_step() {
+            while alive && let Some(step) = core.poll_step() {
                 told.push(step);
             }
             if told.last().unwrap().last {
@@ -416,7 +418,7 @@ fn a_crash_at_every_step_is_taken_back() {
             }
             assert!(
                 last && core.in_flight() == 0,
-                "{fails} {crash_after}: it ends"
+                "{fails} {leaves} {crash_after}: it ends"
             );
             for metric in ["Valve", "Pump"] {
                 let of: Vec<&Value> = plant
@@ -426,12 +428,15 @@ fn a_crash_at_every_step_is_taken_back() {
                     .map(|(_, value)| value)
                     .collect();
                 let forward = of.iter().filter(|v| ***v == Value::Bool(true)).count();
-                assert!(forward <= 1, "{fails} {crash_after} {metric}: {of:?}");
+                assert!(
+                    forward <= 1,
+                    "{fails} {leaves} {crash_after} {metric}: {of:?}"
+                );
                 if forward == 1 {
                     assert_eq!(
                         of.last(),
                         Some(&&Value::Bool(false)),
-                        "{fails} {crash_after} {metric}"
+                        "{fails} {leaves} {crash_after} {metric}"
                     );
                 }
             }

@@ -27,7 +27,7 @@ const MOST: usize = 4_096;
 const MOST_RECENT: usize = 1_000;
 
 /// Who waits for the outcome of a write.
-pub type Reply = tokio::sync::oneshot::Sender<Json>;
+pub(super) type Reply = tokio::sync::oneshot::Sender<Json>;
 
 /// What is kept beside the local writes in flight.
 #[derive(Default)]
