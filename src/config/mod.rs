@@ -206,10 +206,10 @@ pub struct Writes {
     pub undo_patience: Span,
     /// What may be written where no policy fits.
     pub default: WriteDefault,
-    /// What may be written, and within which bounds; the first that fits decides.
-    pub policy: Vec<WritePolicy>,
     /// Size of all audit files together; the oldest go, and the log says so.
     pub audit_max: ByteSize,
+    /// What may be written, and within which bounds; the first that fits decides.
+    pub policy: Vec<WritePolicy>,
 }
 
 /// `[writes] default`
@@ -275,8 +275,8 @@ impl Default for Writes {
             hold_off: secs(2),
             undo_patience: secs(600),
             default: WriteDefault::Allow,
-            policy: Vec::new(),
             audit_max: ByteSize(256 << 20),
+            policy: Vec::new(),
         }
     }
 }
