@@ -163,15 +163,17 @@ pub(super) async fn look(
         let lag = number("lag").unwrap_or(0);
         // Nanoseconds since its last word; -1: never.
         let active = number("active").unwrap_or(-1);
-        let silent = u64::try_from(active).map_or(true, |ns| Duration::from_nanos(ns) > SILENT);
+        let (level, heard) = match u64::try_from(active) {
+            Err(_) => (Level::Note, ", not heard of yet"),
+            Ok(ns) if Duration::from_nanos(ns) > SILENT => {
+                (Level::Warning, ", not heard of for a minute")
+            }
+            Ok(_) => (Level::Ok, ""),
+        };
         report.say(
-            if silent { Level::Warning } else { Level::Ok },
+            level,
             format!("{what}, source {name}"),
-            if silent {
-                format!("{lag} messages behind, and not heard of for a minute")
-            } else {
-                format!("{lag} messages behind")
-            },
+            format!("{lag} messages behind{heard}"),
         );
     }
 }

@@ -610,16 +610,9 @@ pub(super) fn status(listing: &Listing) -> anyhow::Result<()> {
         .collect();
     println!("  p50/p99  {} µs", stages.join("  "));
     println!(
-        "uplink     {}  oldest pending {}  drained in {}",
+        "uplink     {}  {}",
         at("/uplink/state"),
-        answer
-            .pointer("/uplink/oldest_pending_s")
-            .and_then(Value::as_u64)
-            .map_or("-".into(), table::age),
-        answer
-            .pointer("/uplink/drain_eta_s")
-            .and_then(Value::as_u64)
-            .map_or("-".into(), table::age)
+        backlog(answer.get("uplink").unwrap_or(&Value::Null))
     );
     println!(
         "buffer     hot {}  warm {}  disk {}",
@@ -656,6 +649,33 @@ pub(super) fn status(listing: &Listing) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What waits for the cloud and until when, from the status' `uplink`.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // seconds, never negative
+fn backlog(uplink: &Value) -> String {
+    let Some(lanes) = uplink.get("lanes").and_then(Value::as_object) else {
+        return String::new();
+    };
+    let sum = |field: &str| -> f64 {
+        let of = |lane: &Value| lane.get(field).and_then(Value::as_f64);
+        lanes.values().filter_map(of).sum()
+    };
+    let age = |field: &str| {
+        let seconds = uplink.get(field).and_then(Value::as_f64)?;
+        Some(table::age(seconds as u64))
+    };
+    let records = sum("pending");
+    if records < 1.0 {
+        return "nothing waits".to_owned();
+    }
+    format!(
+        "{records} records wait, {}, oldest {}, {:.0}/s, {}",
+        table::bytes(sum("pending_bytes") as u64),
+        age("oldest_pending_s").unwrap_or_else(|| "-".to_owned()),
+        sum("rate"),
+        age("drain_eta_s").map_or("will not drain".to_owned(), |eta| format!("gone in {eta}")),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -670,5 +690,23 @@ mod tests {
         for bad in ["g", "g/n/d/x", "g//d", ""] {
             assert!(target_path(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_backlog_is_told_with_its_end_or_without() {
+        let lane = |pending: u64| serde_json::json!({"pending": pending, "pending_bytes": 2048, "rate": 5.5});
+        let check = |pending: u64, eta: Value, said: &str| {
+            let uplink = serde_json::json!({
+                "oldest_pending_s": 61.0, "drain_eta_s": eta,
+                "lanes": {"data": lane(pending), "alarms": lane(0)},
+            });
+            let text = backlog(&uplink);
+            assert!(text.contains(said), "{text}");
+        };
+        check(0, 0.0.into(), "nothing waits");
+        check(7, Value::Null, "will not drain");
+        check(7, 90.0.into(), "7 records wait");
+        check(7, 90.0.into(), "gone in");
+        assert_eq!(backlog(&serde_json::json!({"state": "none"})), "");
     }
 }
