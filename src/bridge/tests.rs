@@ -229,13 +229,7 @@ async fn an_outage_longer_than_the_dedupe_window_makes_no_duplicates() {
     rig.journal.append_data(100, 5);
     rig.drained().await;
     let context = nats.jetstream().await;
-    let mut config = context
-        .get_stream(DATA)
-        .await
-        .unwrap()
-        .cached_info()
-        .config
-        .clone();
+    let mut config = nats.stream_config(DATA).await;
     config.duplicate_window = Duration::from_secs(1);
     context.update_stream(config).await.unwrap();
     for _ in 0..4 {
@@ -334,13 +328,7 @@ async fn a_full_stream_keeps_everything_until_it_is_enlarged() {
     rig.journal.append_data(10, 5);
     rig.drained().await;
     let context = nats.jetstream().await;
-    let mut config = context
-        .get_stream(DATA)
-        .await
-        .unwrap()
-        .cached_info()
-        .config
-        .clone();
+    let mut config = nats.stream_config(DATA).await;
     config.max_bytes = 300_000;
     context.update_stream(config.clone()).await.unwrap();
     rig.journal.append_data(3000, 5);
@@ -550,13 +538,7 @@ async fn the_doctor_names_what_is_missing_and_unsafe() {
     let report = doctor::examine(&to(&nats), GATEWAY, false).await.unwrap();
     assert!(report.is_safe(), "{report}");
     let context = nats.jetstream().await;
-    let mut stream = context
-        .get_stream(ALARMS)
-        .await
-        .unwrap()
-        .cached_info()
-        .config
-        .clone();
+    let mut stream = nats.stream_config(ALARMS).await;
     stream.discard = async_nats::jetstream::stream::DiscardPolicy::Old;
     context.update_stream(stream).await.unwrap();
     let report = doctor::examine(&config, GATEWAY, false).await.unwrap();

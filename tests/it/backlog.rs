@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::delivery::with_pack;
 use crate::harness::fleet::{Fleet, Plan, setting};
 use crate::harness::gateway::Gateway;
 use crate::harness::mqtt::Node;
@@ -15,20 +16,6 @@ use crate::harness::until;
 
 /// A record with its headers takes about this on the wire, its acknowledgement included.
 const RECORD_BYTES: u32 = 1_100;
-
-const PACK: &str = r#"
-[pack]
-id = "hot"
-version = "1.0.0"
-[[rule]]
-id = "too-hot"
-[rule.threshold]
-metric = "temp"
-high = 80.0
-[rule.alarm]
-priority = "high"
-message = "{device} is hot: {value}"
-"#;
 
 /// 50 records a second until it is told to stop, from a device of its own.
 fn live(address: std::net::SocketAddr, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
@@ -45,13 +32,11 @@ fn live(address: std::net::SocketAddr, stop: Arc<AtomicBool>) -> std::thread::Jo
 fn an_alarm_overtakes_the_backlog_and_the_status_says_when_it_ends() {
     let backlog = setting("SPARKGATE_BACKLOG", 10_000);
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("pack.toml");
-    std::fs::write(&file, PACK).unwrap();
     let mut nats = Nats::absent();
     let proxy = Proxy::to(nats.port());
     let gateway = Gateway::builder()
         .bridge(&proxy.url())
-        .config(&format!("[rules]\npaths = [\"{}\"]\n", file.display()))
+        .config(&with_pack(&folder))
         .start();
     Fleet::start(gateway.mqtt, Plan::of(backlog, 10, 10)).finish();
     let mut node = Node::birth(gateway.mqtt, "g", "hot", "oven");

@@ -26,7 +26,8 @@ value = 7
 confirm = { metric = "n", equals = 7, within = "5s" }
 "#;
 
-fn with_pack(folder: &tempfile::TempDir) -> String {
+/// Writes the pack into a folder; the configuration that names it.
+pub(crate) fn with_pack(folder: &tempfile::TempDir) -> String {
     let file = folder.path().join("pack.toml");
     std::fs::write(&file, PACK).unwrap();
     format!("[rules]\npaths = [\"{}\"]\n", file.display())

@@ -74,13 +74,6 @@ async fn leaders_that_die_leave_no_trace() {
     let leader = cluster.leader().await;
     let messages = cluster.servers[leader].read_all(DATA).await;
     check_complete(&messages, &rig.journal, Lane::Data);
-    let stream = cluster.servers[leader].jetstream().await;
-    let config = stream
-        .get_stream(DATA)
-        .await
-        .unwrap()
-        .cached_info()
-        .config
-        .clone();
+    let config = cluster.servers[leader].stream_config(DATA).await;
     assert_eq!(config.num_replicas, 3);
 }

@@ -279,13 +279,19 @@ impl Nats {
         })
     }
 
+    /// A stream's configuration.
+    pub async fn stream_config(&self, stream: &str) -> jetstream::stream::Config {
+        let context = self.jetstream().await;
+        let there = context.get_stream(stream).await.expect("the stream");
+        there.cached_info().config.clone()
+    }
+
     /// Changes a stream's configuration.
     pub fn change(&self, stream: &str, change: impl FnOnce(&mut jetstream::stream::Config) + Send) {
         block_on(async {
-            let context = self.jetstream().await;
-            let there = context.get_stream(stream).await.expect("the stream");
-            let mut config = there.cached_info().config.clone();
+            let mut config = self.stream_config(stream).await;
             change(&mut config);
+            let context = self.jetstream().await;
             context.update_stream(config).await.expect("a change");
         });
     }
