@@ -186,6 +186,7 @@ impl Gateway {
         let audit_log = audit::Log::open(&audit_folder, config.writes.audit_max.0, &audit_head)
             .context("audit log")?;
         let audit_broken = audit_log.is_broken();
+        let audit_log = audit::catch_up(audit_log, &journal, &audit_head);
         let windows = registry.as_ref().map(prepare::windower);
         let mut core = Core::new(settings, host, rules, windows, actuation, recovery.last_id);
         if let Some(setup) = &texts {

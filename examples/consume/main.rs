@@ -45,10 +45,13 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         }
         if kind == "gap" {
             let gap: serde_json::Value = serde_json::from_slice(&message.payload)?;
-            lost += gap["count"].as_u64().unwrap_or(0);
+            let field = |name: &str| gap.get(name).cloned().unwrap_or_default();
+            lost += field("count").as_u64().unwrap_or(0);
             println!(
                 "{gateway}: lost {} to {}: {}",
-                gap["from"], gap["to"], gap["cause"]
+                field("from"),
+                field("to"),
+                field("cause")
             );
         }
         last.insert(chain, record);

@@ -1,10 +1,10 @@
 //! What may be written at all, and within which bounds: the site's word, beside what the birth says.
 
-use rules::Glob;
 use sparkplug::value::Value;
 
 use super::confirm::number;
 use super::{Refusal, Target};
+use crate::config::Glob;
 
 /// Allows, forbids and bounds writes. The first rule that fits a write decides; where none fits, the default does.
 #[derive(Debug, Clone)]

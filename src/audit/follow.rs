@@ -119,6 +119,19 @@ pub struct Follower {
     thread: std::thread::JoinHandle<()>,
 }
 
+/// Takes from the journal what is durable there and not in `log` yet, records behind `through` of `known` alone: a
+/// checkpoint may be newer than the log, and the ids of writes must be known before the first request.
+#[must_use]
+pub fn catch_up(log: Log, journal: &Journal, known: &Head) -> Log {
+    let durable = journal.durable_id();
+    let mut state = Following::new(log, journal.clone());
+    if !state.log.is_broken() {
+        state.through = state.through.max(known.through.min(durable));
+    }
+    state.catch_up(durable);
+    state.log
+}
+
 impl Follower {
     /// Starts the thread; it first takes from the journal what the log does not have.
     ///
@@ -126,21 +139,8 @@ impl Follower {
     /// The thread can't be made.
     pub fn spawn(log: Log, journal: Journal) -> std::io::Result<(Self, Sender)> {
         let (to, from) = sync_channel(QUEUE);
-        let behind = Arc::new(AtomicBool::new(true));
-        let heads = Heads::default();
-        heads.set(log.head());
-        let newest = LANES.iter().map(|lane| journal.last_id(*lane)).max();
-        let mut state = Following {
-            // A journal that began anew, after a restore, gives its ids again.
-            through: log.last_record().min(newest.unwrap_or(0)),
-            log,
-            journal,
-            behind: behind.clone(),
-            catch_to: None,
-            waiting: VecDeque::new(),
-            heads: heads.clone(),
-            failures: 0,
-        };
+        let mut state = Following::new(log, journal);
+        let (behind, heads) = (state.behind.clone(), state.heads.clone());
         let thread = std::thread::Builder::new()
             .name("audit".to_owned())
             .spawn(move || state.run(&from))?;
@@ -174,6 +174,23 @@ struct Following {
 }
 
 impl Following {
+    fn new(log: Log, journal: Journal) -> Self {
+        let heads = Heads::default();
+        heads.set(log.head());
+        let newest = LANES.iter().map(|lane| journal.last_id(*lane)).max();
+        Self {
+            // A journal that began anew, after a restore, gives its ids again.
+            through: log.last_record().min(newest.unwrap_or(0)),
+            log,
+            journal,
+            behind: Arc::new(AtomicBool::new(true)),
+            catch_to: None,
+            waiting: VecDeque::new(),
+            heads,
+            failures: 0,
+        }
+    }
+
     fn run(&mut self, from: &Receiver<Message>) {
         loop {
             let mut open = true;

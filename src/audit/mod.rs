@@ -30,7 +30,7 @@ mod verify;
 
 use serde_json::Value as Json;
 
-pub use follow::{Follower, Heads, Sender, entry_of};
+pub use follow::{Follower, Heads, Sender, catch_up, entry_of};
 pub use log::{Log, OpenError};
 pub use verify::{Problem, Report, verify};
 

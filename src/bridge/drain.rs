@@ -317,6 +317,8 @@ pub struct Drain {
     progress_at: Duration,
 
     refused: Option<RecordId>,
+    /// A gap message stands in for `refused` to see whether anything passes; people hear of it when it does.
+    trial: Option<(RecordId, String)>,
     denials: (RecordId, u32),
     acked_since_refusal: bool,
     duplicate_of: Option<RecordId>,

@@ -6,6 +6,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+/// Names with `*` and `?`, as settings match them.
+pub use rules::Glob;
 use serde::{Deserialize, Serialize};
 
 pub mod load;

@@ -56,8 +56,11 @@ pub struct ChannelStatus {
 /// All receivers.
 pub struct Notifier {
     parts: Parts,
-    running: Mutex<Vec<(Arc<Mutex<ChannelStatus>>, tokio::task::JoinHandle<()>)>>,
+    running: Mutex<Vec<Running>>,
 }
+
+/// A receiver at work: what it shows, and its task.
+type Running = (Arc<Mutex<ChannelStatus>>, tokio::task::JoinHandle<()>);
 
 /// What every receiver's task needs.
 #[derive(Clone)]

@@ -86,7 +86,9 @@ impl Sender {
         let uri: Uri = config
             .url
             .parse()
-            .map_err(|error: hyper::http::uri::InvalidUri| wrong(&error.to_string()))?;
+            .map_err(|error: hyper::http::uri::InvalidUri| {
+                wrong(&format!("{error}; write http://… or https://…"))
+            })?;
         let secure = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,

@@ -138,7 +138,7 @@ impl Core {
         }
         if dry_run {
             let body = self.explain(now, &plan, ports);
-            tracing::info!(plan = %plan.id, by = %plan.by, steps = %body["steps"], "dry run: not written");
+            tracing::info!(plan = %plan.id, by = %plan.by, steps = ?body.get("steps"), "dry run: not written");
             self.writes.guards.remove(&id);
             self.list(body);
             return;

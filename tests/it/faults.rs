@@ -112,9 +112,15 @@ fn what_becomes_of_the_stream_costs_no_record() {
     nats.kill();
     let copy = nats.snapshot();
     nats.restart();
+    let before = nats.count(DATA);
+    let last = nats.messages(DATA).last().map_or(0, |m| m.record());
     plan = plan.next();
     let fleet = Fleet::start(gateway.mqtt, plan);
     fleet.reach(half);
+    until("the stream is ahead of the copy", 60, || {
+        let acked = gateway.status()["uplink"]["lanes"]["data"]["acked"].as_u64()?;
+        (nats.count(DATA) > before && acked > last).then_some(())
+    });
     nats.kill();
     nats.restore(&copy);
     nats.restart();

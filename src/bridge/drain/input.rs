@@ -69,6 +69,7 @@ impl Drain {
             batch_id: seed,
             progress_at: now,
             refused: None,
+            trial: None,
             denials: (0, 0),
             acked_since_refusal: false,
             duplicate_of: None,
@@ -256,6 +257,12 @@ impl Drain {
         }
         let released = self.flight.release();
         if let Some((mark, stream_seq)) = released.last {
+            if let Some((record, cause)) = self.trial.take_if(|(record, _)| *record <= mark.record)
+                && self.refused == Some(record)
+            {
+                self.actions
+                    .push_back(Action::Event(Event::Unsendable { record, cause }));
+            }
             if self.refused.is_some_and(|record| record <= mark.record) {
                 self.refused = None;
             }
@@ -411,8 +418,9 @@ impl Drain {
         self.restart_at(now + wait);
     }
 
-    /// One more refusal of this record. It is given up only when other records pass: where all are
-    /// refused the fault is not the record's, and nothing may be thrown away.
+    /// One more refusal of this record. It is given up only when others pass: where all are refused the fault
+    /// is not the record's, and nothing may be thrown away. A record at the head, behind which nothing can pass,
+    /// gives its place to a gap message on trial; when that is refused, too, the record has it back.
     fn strike(&mut self, now: Duration, record: RecordId, cause: &str) {
         let count = if self.denials.0 == record {
             self.denials.1 + 1
@@ -422,9 +430,15 @@ impl Drain {
         self.denials = (record, count);
         if count >= DENIALS && self.acked_since_refusal && self.refused != Some(record) {
             self.give_up(record, cause);
+        } else if self.trial.is_some() && self.refused == Some(record) {
+            (self.refused, self.trial) = (None, None);
+        } else if count.is_multiple_of(DENIALS) && self.refused != Some(record) {
+            self.refused = Some(record);
+            self.trial = Some((record, cause.to_owned()));
         }
         // Others pass: the sooner it is settled, the sooner they go on.
-        let wait = if self.acked_since_refusal || self.refused == Some(record) {
+        let given_up = self.refused == Some(record) && self.trial.is_none();
+        let wait = if self.acked_since_refusal || given_up {
             self.backoff.spread(self.limits.backoff_base)
         } else {
             self.backoff.fail()

@@ -85,6 +85,10 @@ struct Server {
     busy: bool,
     missing: bool,
     poisoned: Option<u64>,
+    /// What is poisoned is refused for a reason that nobody knows.
+    strange: bool,
+    /// Everything is refused so.
+    deny: bool,
     pending_batch: Vec<Publish>,
 }
 
@@ -152,6 +156,9 @@ impl Server {
     fn store(&mut self, now: Duration, messages: &[Publish]) -> Reply {
         let (first, last) = (messages[0], messages[messages.len() - 1]);
         let id = (first.mark.record, first.mark.part);
+        if self.deny {
+            return refused(last.token, 400, 10999);
+        }
         if self.missing {
             return Reply::Refused {
                 token: last.token,
@@ -187,7 +194,8 @@ impl Server {
             .iter()
             .any(|m| Some(m.mark.record) == self.poisoned && m.content == Content::Part)
         {
-            return refused(last.token, 400, 10054);
+            let code = if self.strange { 10999 } else { 10054 };
+            return refused(last.token, 400, code);
         }
         for message in messages {
             self.stream.messages.push(Message {
@@ -274,6 +282,8 @@ impl Sim {
                 busy: false,
                 missing: false,
                 poisoned,
+                strange: false,
+                deny: false,
                 pending_batch: Vec::new(),
             },
             connection: None,
@@ -590,6 +600,32 @@ impl Sim {
     }
 
     /// Peace: everything works again; the lane must come to rest.
+    /// What can move, moves; else time goes on to the next thing that is due.
+    fn turn(&mut self) {
+        let moved = self.reads.is_some()
+            || self
+                .connection
+                .as_ref()
+                .is_some_and(|c| !c.to_server.is_empty() || !c.to_client.is_empty());
+        self.serve();
+        self.deliver();
+        self.read();
+        self.act();
+        if !moved {
+            self.now = match self.drain.poll_timeout() {
+                Some(at) => at.max(self.now),
+                None => {
+                    // A request to the API went unanswered: the shell's time limit.
+                    self.cut();
+                    self.drain.handle_disconnected(self.now, "no answer");
+                    self.now
+                }
+            };
+        }
+        self.drain.handle_timeout(self.now);
+        self.act();
+    }
+
     fn heal(&mut self) {
         self.server.busy = false;
         self.server.full = false;
@@ -598,28 +634,7 @@ impl Sim {
             if self.drain.is_idle() && self.drain.acked() == self.head {
                 return;
             }
-            let moved = self.reads.is_some()
-                || self
-                    .connection
-                    .as_ref()
-                    .is_some_and(|c| !c.to_server.is_empty() || !c.to_client.is_empty());
-            self.serve();
-            self.deliver();
-            self.read();
-            self.act();
-            if !moved {
-                self.now = match self.drain.poll_timeout() {
-                    Some(at) => at.max(self.now),
-                    None => {
-                        // A request to the API went unanswered: the shell's time limit.
-                        self.cut();
-                        self.drain.handle_disconnected(self.now, "no answer");
-                        self.now
-                    }
-                };
-            }
-            self.drain.handle_timeout(self.now);
-            self.act();
+            self.turn();
         }
         panic!("never came to rest: {:?}", self.drain);
     }
@@ -738,6 +753,43 @@ fn filters_refusals_and_a_full_stream_change_nothing_for_the_rest() {
             ..CALM
         },
     );
+}
+
+#[test]
+fn a_first_record_that_is_refused_for_no_known_reason_gives_way_to_a_gap() {
+    for seed in seeds(30) {
+        let mut sim = Sim::new(seed, CALM);
+        (sim.server.poisoned, sim.server.strange) = (Some(1), true);
+        sim.head = RECORDS;
+        sim.drain.handle_appended(sim.head);
+        sim.heal();
+        sim.check();
+        assert_eq!(sim.unsendable, 1);
+    }
+}
+
+#[test]
+fn where_everything_is_refused_nothing_is_thrown_away() {
+    for seed in seeds(30) {
+        let mut sim = Sim::new(seed, CALM);
+        sim.server.deny = true;
+        sim.head = RECORDS;
+        sim.drain.handle_appended(sim.head);
+        let mut trials = 0;
+        for _ in 0..20_000 {
+            let on_trial = sim.drain.trial.is_some();
+            sim.turn();
+            trials += u32::from(on_trial && sim.drain.trial.is_none());
+            if trials == 3 {
+                break;
+            }
+        }
+        assert_eq!(trials, 3, "a gap was tried and refused");
+        sim.server.deny = false;
+        sim.heal();
+        sim.check();
+        assert_eq!((sim.unsendable, sim.published), (0, RECORDS));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use super::{ACK_BURST, Asked, LaneTask};
 use crate::bridge::connect::ConnectError;
 use crate::bridge::publisher::{AskError, Incoming, Publisher as _, Uplink};
-use crate::buffer::record::Lane;
+use crate::buffer::record::{Class, Lane};
 
 impl<U: Uplink> LaneTask<U> {
     pub(super) fn connect(&mut self) {
@@ -70,11 +70,11 @@ impl<U: Uplink> LaneTask<U> {
                     self.drain.handle_refused(now, token, &refusal);
                 }
                 Incoming::Denied { subject, detail } => {
-                    let record = self
-                        .unacked
-                        .iter()
-                        .chain(&self.doubted)
-                        .find(|record| self.subject(record.class, &record.key) == subject);
+                    let record = self.unacked.iter().chain(&self.doubted).find(|record| {
+                        [record.class, Class::Gap]
+                            .into_iter()
+                            .any(|class| self.subject(class, &record.key) == subject)
+                    });
                     if let Some(record) = record.map(|record| record.id) {
                         self.drain.handle_denied(now, record, &detail);
                     }
