@@ -1,6 +1,6 @@
 //! One file that makes a gateway again: configuration, rules, models, users and rights, and the state that is not in
 //! the journal (devices with their last values, rule and alarm state, holds). Records that wait for the cloud are not
-//! in it; neither are secrets: keys, tokens, passwords and credentials are named in the manifest and left out.
+//! in it, nor is the audit log, which belongs to the machine that wrote it; neither are secrets: keys, tokens, passwords and credentials are named in the manifest and left out.
 //!
 //! ```text
 //! manifest.json      who made it, when, from which paths, what was left out
@@ -349,7 +349,7 @@ fn part_of(name: &Path) -> Option<(usize, PathBuf)> {
 
 fn make_room(data: &Path, replace: bool) -> Result<(), BackupError> {
     std::fs::create_dir_all(data).map_err(at(data))?;
-    let held: Vec<PathBuf> = ["journal", "state", "mqtt"]
+    let held: Vec<PathBuf> = ["journal", "state", "mqtt", "audit"]
         .iter()
         .map(|name| data.join(name))
         .filter(|path| path.exists())
@@ -403,6 +403,8 @@ fn restore_state(from: &mut impl Read, data: &Path) -> Result<(), BackupError> {
             }
             // Writes that were open when the backup was made are nobody's any more.
             batch.delete(COMMANDS);
+            // The audit log begins anew; its old head would accuse somebody of having removed it.
+            batch.delete(crate::audit::KEY);
             store.commit(&batch)?;
             drop(store);
             own_all(&folder, data)

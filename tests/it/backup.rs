@@ -20,6 +20,7 @@ fn a_backup_of_a_running_gateway_restores_its_devices_and_holds() {
     assert_eq!(code, 0, "{said}");
     let manifest: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert!(manifest["record"].as_u64().unwrap() > 0, "{manifest:#}");
+    assert_eq!(gateway.tool(&["audit", "verify"]).0, 0);
     drop(node);
     assert!(gateway.stop().success());
 
@@ -49,5 +50,12 @@ fn a_backup_of_a_running_gateway_restores_its_devices_and_holds() {
     let (code, shown, _) = gateway.tool(&["write", "plant/n1/press-1", "Cooling/Enable=true"]);
     assert_eq!(code, 1);
     assert!(shown.contains("held"), "{shown}");
+    // The audit log began anew, and nobody is accused of having cut it.
+    let (code, shown, said) = gateway.tool(&["audit", "verify"]);
+    assert_eq!(code, 0, "{shown}{said}");
+    until("the log goes on", 20, || {
+        let (_, shown, _) = gateway.tool(&["audit", "list"]);
+        shown.contains("Cooling/Enable").then_some(())
+    });
     gateway.check_identity();
 }

@@ -56,6 +56,7 @@ export function overview(s) {
     ["without effect", words(s.ignored)], ["rebirth requests", words(s.rebirths)], ["writes withheld", count(s.withheld)],
     ["windows without verdict", words(s.no_verdict)], ["broker dropped", words(s.mqtt.dropped), any(s.mqtt.dropped, "warn")],
     ["broker refused", words(s.mqtt.refused), any(s.mqtt.refused, "warn")],
+    ["decision by stage, p50 / p99", s.decision_us.count ? Object.entries(s.decision_us.stages).map(([stage, q]) => `${stage} ${micros(q.p50)} / ${micros(q.p99)}`).join(", ") : "none yet"],
     ["two clients, one identity", count(s.duplicate_identities), s.duplicate_identities ? "bad" : undefined],
   ]);
   pairs($("identity"), [["gateway", s.gateway], ["version", s.version], ["configuration", `${s.config_hash.slice(0, 16)}, read ${ago(s.configured.at)}`], ...(s.configured.mistakes ? [["last reload", `refused: ${count(s.configured.mistakes)} mistakes, see the log; what ran before stays in force`, "bad"]] : []), ["running for", span(s.uptime_s)], ["its clock", new Date(now()).toISOString().slice(0, 19).replace("T", " ") + " UTC"]]);

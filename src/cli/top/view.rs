@@ -157,6 +157,17 @@ fn overview(frame: &mut Frame<'_>, area: Rect, top: &Top) {
                 false,
             ),
             fact(
+                "p50/p99 µs",
+                crate::pipeline::latency::STAGES
+                    .map(|stage| {
+                        let of =
+                            |quantile| top.at(&format!("/decision_us/stages/{stage}/{quantile}"));
+                        format!("{stage} {}/{}", of("p50"), of("p99"))
+                    })
+                    .join("  "),
+                false,
+            ),
+            fact(
                 "writes",
                 format!(
                     "{} confirmed, {failed} failed or undone",
