@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes a software bill of materials (SPDX 2.3, JSON) of what a build links.
-# usage: packaging/sbom.sh [CARGO-FEATURE-OPTIONS…] > sparkgate.spdx.json     such as: --no-default-features --features top
+# usage: packaging/sbom.sh [CARGO-FEATURE-OPTIONS…] > sparkgate.spdx.json     such as: --no-default-features --features cold,top
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo metadata --format-version 1 --locked --filter-platform "${TARGET:-x86_64-unknown-linux-gnu}" "$@" | python3 -c '

@@ -116,6 +116,17 @@ impl Gateway {
         let (journal, recovery) = Journal::open(storage, prepare::buffer_config(&config))
             .with_context(|| format!("journal {}", folder.display()))?;
         journal.set_bridged(config.bridge.is_some());
+        prepare::check_identity(&config, &journal)?;
+        #[cfg(feature = "cold")]
+        if let Some(cold) = &config.buffer.cold {
+            crate::buffer::cold::start(
+                &journal,
+                cold,
+                &config.gateway.id,
+                tokio::runtime::Handle::current(),
+            )
+            .context("cold tier")?;
+        }
         for gap in &recovery.gaps {
             tracing::error!(
                 from = gap.from,

@@ -335,6 +335,55 @@ pub fn buffer_config(config: &Config) -> crate::buffer::Config {
     }
 }
 
+/// Under which names the journal's records are to be delivered.
+#[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Identity {
+    gateway: String,
+    #[serde(default)]
+    cold_url: Option<String>,
+}
+
+/// Refuses a start under another gateway id while records are pending under the old one, and with another cold
+/// tier while undelivered records lie in the old one: they would be orphaned.
+///
+/// # Errors
+/// What would be orphaned, how many, and what to do; or the file that remembers the names can't be used.
+pub fn check_identity(config: &Config, journal: &crate::buffer::Journal) -> anyhow::Result<()> {
+    use anyhow::Context as _;
+    let path = journal_folder(config).join("identity");
+    let now = Identity {
+        gateway: config.gateway.id.clone(),
+        cold_url: config.buffer.cold.as_ref().map(|cold| cold.url.clone()),
+    };
+    let before: Option<Identity> = match std::fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
+    };
+    if let Some(before) = &before {
+        let pending = journal.counts().pending;
+        anyhow::ensure!(
+            before.gateway == now.gateway || pending == 0,
+            "{pending} records are pending under gateway id `{}`: set gateway.id back until they are delivered, then rename",
+            before.gateway
+        );
+        let (parked, _) = journal.parked();
+        anyhow::ensure!(
+            before.cold_url == now.cold_url || parked == 0,
+            "{parked} undelivered records lie in the cold tier at {}: set buffer.cold.url back until they are delivered",
+            before.cold_url.as_deref().unwrap_or("none")
+        );
+    }
+    if before.as_ref() != Some(&now) {
+        let temporary = path.with_extension("tmp");
+        std::fs::write(&temporary, serde_json::to_vec(&now)?)
+            .and_then(|()| std::fs::File::open(&temporary)?.sync_all())
+            .and_then(|()| std::fs::rename(&temporary, &path))
+            .with_context(|| format!("{}", path.display()))?;
+    }
+    Ok(())
+}
+
 /// Limits of local writes.
 #[must_use]
 pub fn write_limits(config: &Config) -> crate::actuation::Limits {

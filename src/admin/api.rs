@@ -311,10 +311,14 @@ pub async fn buffer(State(shared): State<Arc<Shared>>) -> Json<Value> {
             (format!("{lane:?}").to_lowercase(), state)
         })
         .collect();
-    let mut out = serde_json::to_value(shared.journal.stat()).unwrap_or(Value::Null);
+    let stat = shared.journal.stat();
+    let mut out = serde_json::to_value(&stat).unwrap_or(Value::Null);
     if let Some(object) = out.as_object_mut() {
         object.insert("lanes".into(), Value::Object(lanes));
-        object.insert("cold_objects".into(), json!(0));
+        object.insert(
+            "cold_objects".into(),
+            json!(stat.cold.as_ref().map_or(0, |cold| cold.objects)),
+        );
     }
     Json(out)
 }

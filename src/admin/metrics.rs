@@ -308,6 +308,31 @@ pub const NAMES: &[(&str, bool, &str)] = &[
         "Records read, by tier",
     ),
     (
+        "sparkgate_buffer_cold_objects",
+        false,
+        "Objects in the cold tier",
+    ),
+    (
+        "sparkgate_buffer_cold_bytes",
+        false,
+        "Size of the objects in the cold tier",
+    ),
+    (
+        "sparkgate_buffer_cold_waiting_segments",
+        false,
+        "Sealed segments that are still to be archived",
+    ),
+    (
+        "sparkgate_buffer_cold_missed_records_total",
+        true,
+        "Delivered records that went before they could be archived",
+    ),
+    (
+        "sparkgate_buffer_cold_healthy",
+        false,
+        "1 while the cold tier takes what is to be archived",
+    ),
+    (
         "sparkgate_disk_healthy",
         false,
         "1 while the journal's disk takes what is written",
@@ -651,6 +676,26 @@ fn records(shared: &Shared, to: &Exporter) {
         &[("tier", "warm")],
         stat.served_warm,
     );
+    to.counter(
+        "sparkgate_buffer_served_records_total",
+        &[("tier", "cold")],
+        stat.served_cold,
+    );
+    if let Some(cold) = &stat.cold {
+        to.gauge("sparkgate_buffer_cold_objects", &[], cold.objects);
+        to.gauge("sparkgate_buffer_cold_bytes", &[], cold.bytes);
+        to.gauge("sparkgate_buffer_cold_waiting_segments", &[], cold.waiting);
+        to.counter(
+            "sparkgate_buffer_cold_missed_records_total",
+            &[],
+            cold.missed_records,
+        );
+        to.gauge(
+            "sparkgate_buffer_cold_healthy",
+            &[],
+            u64::from(cold.error.is_none()),
+        );
+    }
     to.gauge("sparkgate_disk_healthy", &[], u64::from(stat.is_healthy()));
 }
 

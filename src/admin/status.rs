@@ -176,9 +176,10 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
         "decision_us": decision_json(&view.latency),
         "uplink": uplink,
         "buffer": {
-            "hot_bytes": stat.hot_bytes, "warm_bytes": stat.warm_bytes, "cold_objects": 0,
+            "hot_bytes": stat.hot_bytes, "warm_bytes": stat.warm_bytes, "cold_objects": stat.cold.as_ref().map_or(0, |cold| cold.objects),
             "warm_max_bytes": stat.warm_max_bytes, "segments": stat.segments, "disk": stat.disk_state,
-            "served_hot": stat.served_hot, "served_warm": stat.served_warm,
+            "served_hot": stat.served_hot, "served_warm": stat.served_warm, "served_cold": stat.served_cold,
+            "cold": stat.cold,
         },
         "mqtt": {
             "engine": broker.engine, "connections": broker.connections, "sessions": broker.sessions,

@@ -84,6 +84,15 @@ fn place_in_memory(state: &State, lane: Lane, up_to: RecordId) -> Place {
         Some(segment) if segment.summary.last_id == up_to => {
             Place::Known(up_to, segment.summary.ord_end)
         }
+        // What lies in the cold tier is not fetched for this: the cursor waits before it.
+        Some(segment) if !segment.local => {
+            let (id, ord) = (segment.summary.header.prev, segment.summary.ord_start());
+            if id > account.cursor {
+                Place::Known(id, ord)
+            } else {
+                Place::Nowhere
+            }
+        }
         Some(segment) => Place::OnDisk {
             segment_prev: segment.summary.header.prev,
             ord_start: segment.summary.ord_start(),

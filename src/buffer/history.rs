@@ -4,12 +4,16 @@
 //! frames can hold something wanted, by range of arrival times and by a set of keys. What is read is decoded
 //! record by record, and only what is wanted is kept. Memory is constant. Damage is skipped.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use crate::buffer::codec;
+#[cfg(feature = "cold")]
+use crate::buffer::cold;
+use crate::buffer::cold::index::{Entry, Index};
+use crate::buffer::cold::{Fetch, Parts};
 use crate::buffer::frame::{IndexEntry, SEGMENT_HEADER, key_bit};
 use crate::buffer::read::ReadError;
 use crate::buffer::record::{Key, LANES, Record, RecordId};
@@ -86,6 +90,56 @@ impl History {
         Self::of_storage(Arc::new(DiskStorage::read_only(folder)?), selection)
     }
 
+    /// The same, and what lies in the cold tier alone.
+    ///
+    /// # Errors
+    /// The folder or a file in it can't be read, or the cold tier's configuration can't be used.
+    #[cfg(feature = "cold")]
+    pub fn open_with_cold(
+        folder: &Path,
+        cold: Option<&cold::Config>,
+        selection: Selection,
+    ) -> Result<Self, ToolError> {
+        let storage = Arc::new(DiskStorage::read_only(folder)?);
+        let mut history = Self::of_storage(Arc::clone(&storage) as Arc<dyn Storage>, selection)?;
+        if let Some(config) = cold {
+            let store = cold::store::Store::new(config, None)?;
+            let index = Index::load(storage.as_ref()).map_err(|source| ToolError::Read {
+                name: crate::buffer::cold::index::INDEX.to_owned(),
+                source,
+            })?;
+            history.add_cold(&index, &(Arc::new(store) as Arc<dyn Fetch>));
+        }
+        Ok(history)
+    }
+
+    /// Puts archived segments whose files are gone in line.
+    fn add_cold(&mut self, index: &Index, fetch: &Arc<dyn Fetch>) {
+        for (lane, history) in LANES.into_iter().zip([&mut self.data, &mut self.alarms]) {
+            let local: BTreeSet<u64> = history
+                .segments
+                .iter()
+                .filter(|segment| segment.local)
+                .map(Segment::no)
+                .collect();
+            history.segments.retain(|segment| segment.local);
+            for entry in index
+                .of(lane)
+                .filter(|entry| !local.contains(&entry.segment))
+            {
+                if let Some(segment) = entry.segment() {
+                    history.segments.push_back(segment);
+                    history.cold.insert(entry.segment, Arc::clone(entry));
+                }
+            }
+            history
+                .segments
+                .make_contiguous()
+                .sort_by_key(|segment| segment.summary.first_id);
+            history.fetch = Some(Arc::clone(fetch));
+        }
+    }
+
     pub(crate) fn of_storage(
         storage: Arc<dyn Storage>,
         selection: Selection,
@@ -115,7 +169,16 @@ impl History {
             unwritten.map(|hot| Arc::clone(&hot.record)).collect()
         });
         drop(state);
-        Self::new(Arc::clone(&shared.storage), selection, lanes, memory)
+        let mut history = Self::new(Arc::clone(&shared.storage), selection, lanes, memory);
+        let fetch = shared
+            .fetch
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(fetch) = fetch {
+            history.add_cold(&shared.cold(), &fetch);
+        }
+        history
     }
 
     fn new(
@@ -131,6 +194,9 @@ impl History {
                 selection: selection.clone(),
                 segments,
                 memory,
+                cold: BTreeMap::new(),
+                fetch: None,
+                parts: None,
                 source: None,
                 ready: VecDeque::new(),
                 done: 0,
@@ -190,6 +256,11 @@ struct LaneHistory {
     segments: VecDeque<Segment>,
     /// Behind the segments: what is not on the disk yet.
     memory: VecDeque<Arc<Record>>,
+    /// Segments without a file, by number.
+    cold: BTreeMap<u64, Arc<Entry>>,
+    fetch: Option<Arc<dyn Fetch>>,
+    /// The archived segment that is being read.
+    parts: Option<(String, Parts)>,
     source: Option<Source>,
     ready: VecDeque<Arc<Record>>,
     done: u64,
@@ -199,7 +270,7 @@ impl LaneHistory {
     /// Id of the next record.
     fn peek(&mut self) -> Result<Option<RecordId>, ReadError> {
         while self.ready.is_empty() {
-            if self.source.is_none() && !self.open_next()? {
+            if self.source.is_none() && self.parts.is_none() && !self.open_next()? {
                 self.ready = std::mem::take(&mut self.memory);
                 break;
             }
@@ -209,6 +280,21 @@ impl LaneHistory {
     }
 
     fn step(&mut self) -> Result<(), ReadError> {
+        if let Some((object, parts)) = &mut self.parts {
+            match parts.next() {
+                None => self.parts = None,
+                Some(Ok(mut records)) => {
+                    records.retain(|record| self.selection.wants(record));
+                    self.ready = records;
+                }
+                Some(Err(source)) => {
+                    let object = std::mem::take(object);
+                    self.parts = None;
+                    return Err(ReadError::Cold { object, source });
+                }
+            }
+            return Ok(());
+        }
         let Some(source) = &mut self.source else {
             return Ok(());
         };
@@ -260,11 +346,29 @@ impl LaneHistory {
             if !self.selection.touches(summary.min_ms, summary.max_ms) {
                 continue;
             }
+            if !segment.local {
+                let entry = self.cold.get(&segment.no()).map(Arc::clone);
+                if self.open_cold(entry)? {
+                    return Ok(true);
+                }
+                continue;
+            }
             let name = segment.name();
             let file = match self.storage.open(&name) {
                 Ok(file) => file,
-                // Trimmed meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // Trimmed meanwhile: a file goes only after its entry is in the index.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    if self.fetch.is_none() {
+                        continue;
+                    }
+                    let index = Index::load(self.storage.as_ref())
+                        .map_err(|source| ReadError::Open { name, source })?;
+                    let entry = index.get(segment.lane(), segment.no()).map(Arc::clone);
+                    if self.open_cold(entry)? {
+                        return Ok(true);
+                    }
+                    continue;
+                }
                 Err(source) => return Err(ReadError::Open { name, source }),
             };
             let index = match segment.sealed {
@@ -282,6 +386,20 @@ impl LaneHistory {
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// Fetches an archived segment; `false`: there is none.
+    fn open_cold(&mut self, entry: Option<Arc<Entry>>) -> Result<bool, ReadError> {
+        let (Some(entry), Some(fetch)) = (entry, &self.fetch) else {
+            return Ok(false);
+        };
+        let object = entry.object.clone();
+        let parts = fetch.fetch(&entry).map_err(|source| ReadError::Cold {
+            object: object.clone(),
+            source,
+        })?;
+        self.parts = Some((object, parts));
+        Ok(true)
     }
 }
 

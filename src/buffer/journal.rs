@@ -38,7 +38,7 @@ impl Drop for Guard {
 /// where reading from disk is said.
 #[derive(Clone)]
 pub struct Journal {
-    shared: Arc<Shared>,
+    pub(in crate::buffer) shared: Arc<Shared>,
     _guard: Arc<Guard>,
 }
 
@@ -79,6 +79,7 @@ impl Journal {
             ledger,
             reserve,
             report,
+            cold,
         } = recover(storage.as_ref(), &config)?;
         // Until a thread runs there is nobody to wait for.
         state.closed = true;
@@ -94,6 +95,8 @@ impl Journal {
             failed: watch::Sender::new(None),
             tap: broadcast::Sender::new(TAP),
             scans: LANES.map(|lane| Mutex::new(LaneScan::new(lane, 0))),
+            cold: Mutex::new(cold),
+            fetch: Mutex::new(None),
         });
         let writer = Writer::new(Arc::clone(&shared), ledger, reserve);
         let guard = Arc::new(Guard(Arc::clone(&shared)));
@@ -310,7 +313,11 @@ impl Journal {
             ords.push(item.ord_end);
             records.push(item.record);
         }
-        handed_out(&mut self.shared.lock(), lane, &records, &ords, hot);
+        let cold = scan.take_cold().min((records.len() - hot) as u64);
+        let mut state = self.shared.lock();
+        handed_out(&mut state, lane, &records, &ords, hot);
+        state.figures.served_cold += cold;
+        state.figures.served_warm -= cold;
         Ok(records)
     }
 
@@ -447,7 +454,9 @@ impl Journal {
     /// Figures for status and metrics.
     #[must_use]
     pub fn stat(&self) -> Stat {
-        Stat::of(&self.shared.lock(), &self.shared.config)
+        let mut stat = Stat::of(&self.shared.lock(), &self.shared.config);
+        stat.cold = self.cold_status();
+        stat
     }
 
     /// To be called about every second: ageing, trimming, quota, the ledger, another attempt where the disk

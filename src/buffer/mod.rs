@@ -88,6 +88,7 @@
 
 mod ack;
 mod codec;
+pub mod cold;
 mod config;
 pub mod crash;
 mod errors;

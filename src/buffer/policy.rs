@@ -3,17 +3,20 @@
 //! Only whole, sealed segments go. The order under pressure of the quota:
 //! 1. acknowledged, past the grace, not needed by a state snapshot;
 //! 2. acknowledged within the grace (counted as `grace_cut`);
-//! 3. acknowledged, needed by a state snapshot (counted as `snapshot_overrun`);
-//! 4. the oldest undelivered data that no reader holds; one `gap` record takes its place;
-//! 5. the oldest undelivered alarms, when there is no sealed data segment left and alarms take more than
+//! 3. undelivered and in the cold tier: it is read from there;
+//! 4. what a state snapshot needs, acknowledged (counted as `snapshot_overrun`) or in the cold tier;
+//! 5. acknowledged and to be archived, while the store is away (counted as missed records of the cold tier);
+//! 6. the oldest undelivered data that no reader holds; one `gap` record takes its place;
+//! 7. the oldest undelivered alarms, when there is no sealed data segment left and alarms take more than
 //!    half of the quota.
 //!
-//! A disk that other programs fill frees 1 to 3 only: undelivered records wait, and the lane is full until
+//! A disk that other programs fill frees 1 to 5 only: undelivered records wait, and the lane is full until
 //! there is room.
 
 use std::io;
 use std::sync::Arc;
 
+use crate::buffer::cold::Archive;
 use crate::buffer::ledger::Lost;
 use crate::buffer::record::{LANES, Lane, RecordId};
 use crate::buffer::recovery::announce;
@@ -43,6 +46,8 @@ struct Victim {
     name: String,
     last_id: RecordId,
     acked: bool,
+    /// Its records stay readable in the cold tier, undelivered.
+    parked: bool,
 }
 
 impl Writer {
@@ -108,7 +113,10 @@ impl Writer {
         // flight, and the chain of `prev` stays whole.
         let candidate = |lane: Lane| {
             let memory = state.lane(lane);
-            let mut sealed = memory.segments.iter().filter(|segment| segment.sealed);
+            let mut sealed = memory
+                .segments
+                .iter()
+                .filter(|segment| segment.sealed && segment.local);
             let front = sealed.clone().next()?;
             if front.summary.last_id <= state.ledger.lane(lane).cursor {
                 return Some((front, true));
@@ -116,9 +124,12 @@ impl Writer {
             let unread = sealed.find(|segment| segment.summary.first_id > memory.read_high);
             Some((unread.unwrap_or(front), false))
         };
+        let archive_all = state.archive == Some(Archive::All);
         let rank = |(segment, acked): (&Segment, bool)| {
             let needed = segment.summary.last_id > keep_from;
-            match (acked, needed) {
+            // Delivered, and in the cold tier where it belongs there.
+            let settled = acked && (segment.archived || !archive_all);
+            match (settled, needed) {
                 (true, false) if old_enough(segment) => Some(0),
                 _ if pressure == Pressure::None => None,
                 (true, false) => {
@@ -127,17 +138,21 @@ impl Writer {
                         .is_some_and(|at| state.now_ms.saturating_sub(at) >= config.keep_acked_ms);
                     Some(if graced { 1 } else { 2 })
                 }
-                (true, true) => Some(3),
+                (false, false) if segment.archived => Some(3),
+                (false, true) if segment.archived => Some(4),
+                (true, true) => Some(4),
+                (false, _) if acked => Some(5),
                 _ if pressure == Pressure::Acked => None,
-                (false, _) if segment.lane() == Lane::Data => Some(4),
+                (false, _) if segment.lane() == Lane::Data => Some(6),
                 (false, _) => {
                     let alarms: u64 = state
                         .lane(Lane::Alarms)
                         .segments
                         .iter()
+                        .filter(|segment| segment.local)
                         .map(|segment| segment.file_len)
                         .sum();
-                    (alarms > config.warm_max_bytes / 2).then_some(5)
+                    (alarms > config.warm_max_bytes / 2).then_some(7)
                 }
             }
         };
@@ -153,14 +168,27 @@ impl Writer {
             name: segment.name(),
             last_id: segment.summary.last_id,
             acked,
+            parked: !acked && segment.archived,
         };
+        let inside = segment.summary.received + segment.summary.derived;
+        let needed = segment.summary.last_id > keep_from;
         state.figures.grace_cut += u64::from(rank == 2);
-        state.figures.snapshot_overrun += u64::from(rank == 3);
+        state.figures.snapshot_overrun += u64::from(rank == 4 && needed);
+        if rank == 5 {
+            state.figures.cold_missed += inside;
+            tracing::error!(
+                records = inside,
+                "delivered records dropped before they could be archived"
+            );
+        }
         Some(victim)
     }
 
     /// Books, then unlinks: what is gone from the disk is always accounted for.
     fn unlink(&mut self, victim: &Victim) -> Result<(), Stop> {
+        if victim.parked {
+            return self.park(victim);
+        }
         let synced = {
             let mut state = self.shared().lock();
             if !victim.acked {
@@ -191,6 +219,21 @@ impl Writer {
         }
     }
 
+    /// Takes the file of an archived segment that is not delivered: from now on it is read from the cold tier.
+    fn park(&mut self, victim: &Victim) -> Result<(), Stop> {
+        {
+            let mut state = self.shared().lock();
+            for segment in &mut state.lane_mut(victim.lane).segments {
+                segment.local &= segment.no() != victim.no;
+            }
+        }
+        match self.shared().storage.remove(&victim.name) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Stop::at("removing a segment")(error)),
+        }
+    }
+
     /// Makes room for `len` bytes under the quota. `false`: there is none.
     pub(crate) fn clear_quota(&mut self, lane: Lane, len: u64) -> Result<bool, Stop> {
         let config = &self.shared().config;
@@ -204,7 +247,7 @@ impl Writer {
             let Some(victim) = self.find(Pressure::Undelivered) else {
                 return Ok(false);
             };
-            if !victim.acked && !bridged {
+            if !victim.acked && !victim.parked && !bridged {
                 self.filter_segment(&victim);
                 continue;
             }
@@ -232,10 +275,12 @@ impl Writer {
 
     fn filter_segment(&self, victim: &Victim) {
         let mut state = self.shared().lock();
+        // What is in the cold tier alone may stand before it.
         let end = state
             .lane(victim.lane)
             .segments
-            .front()
+            .iter()
+            .find(|segment| segment.no() == victim.no)
             .map(|segment| segment.summary.ord_end);
         if let Some(ord) = end {
             filter_out(&mut state, victim.lane, victim.last_id, ord);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::buffer::codec;
+use crate::buffer::cold::Parts;
 use crate::buffer::frame::{SEGMENT_HEADER, Summary};
 use crate::buffer::ledger::{Lost, MOST_LOST};
 use crate::buffer::record::{Class, Key, Lane, NewRecord, Origin, Record, RecordId};
@@ -29,6 +30,14 @@ pub enum ReadError {
         /// What the system says.
         source: io::Error,
     },
+    /// An archived segment can't be fetched.
+    #[error("cannot fetch {object} from the cold tier")]
+    Cold {
+        /// Key of the object.
+        object: String,
+        /// What the store says.
+        source: io::Error,
+    },
     /// A segment can't be read.
     #[error("cannot read journal segment {name}")]
     Read {
@@ -49,8 +58,14 @@ pub(crate) struct Item {
 
 /// A segment that is being walked.
 struct Source {
-    walk: Walk,
+    walk: From,
     summary: Summary,
+}
+
+/// Where its records come from.
+enum From {
+    Disk(Walk),
+    Cold(Parts),
 }
 
 /// Follows one lane. Sequential reads go on where the last one ended.
@@ -66,6 +81,10 @@ pub(crate) struct LaneScan {
     ready: VecDeque<Item>,
     /// Given-up segments as of what has been read ahead.
     drops: u64,
+    /// Segments in the cold tier are passed over.
+    local_only: bool,
+    /// Records that came from the cold tier.
+    cold: u64,
 }
 
 impl LaneScan {
@@ -79,7 +98,22 @@ impl LaneScan {
             source: None,
             ready: VecDeque::new(),
             drops: 0,
+            local_only: false,
+            cold: 0,
         }
+    }
+
+    /// The same for what must not wait for the network.
+    pub(crate) fn local(lane: Lane, after: RecordId) -> Self {
+        Self {
+            local_only: true,
+            ..Self::new(lane, after)
+        }
+    }
+
+    /// Records that came from the cold tier since the last call.
+    pub(crate) fn take_cold(&mut self) -> u64 {
+        std::mem::take(&mut self.cold)
     }
 
     /// Goes on after `after`; keeps what was read when that is where it stands.
@@ -140,7 +174,30 @@ impl LaneScan {
         let Some(source) = &mut self.source else {
             return Ok(true);
         };
-        match source.walk.step() {
+        let walk = match &mut source.walk {
+            From::Disk(walk) => walk,
+            From::Cold(parts) => {
+                match parts.next() {
+                    Some(Ok(records)) => {
+                        // Ordinals go on: what a damaged segment lacked is missing at its end.
+                        let ord = self.expect.unwrap_or(source.summary.ord_start());
+                        self.cold += records.len() as u64;
+                        self.take_frame(shared, ord, records.into());
+                    }
+                    Some(Err(error)) => {
+                        let object = format!("segment {}", source.summary.header.no);
+                        self.source = None;
+                        return Err(ReadError::Cold {
+                            object,
+                            source: error,
+                        });
+                    }
+                    None => self.finish(shared),
+                }
+                return Ok(true);
+            }
+        };
+        match walk.step() {
             Ok(Some(Step::Frame {
                 header, payload, ..
             })) => match codec::decode(&payload, header.first_id, header.count) {
@@ -153,7 +210,7 @@ impl LaneScan {
             Ok(None) => self.finish(shared),
             Err(error) => {
                 // A sector that can't be read is damage like any other: what follows it is still worth having.
-                tracing::error!(%error, lane = ?self.lane, offset = source.walk.offset(), "a segment cannot be read");
+                tracing::error!(%error, lane = ?self.lane, offset = walk.offset(), "a segment cannot be read");
                 self.finish(shared);
             }
         }
@@ -251,6 +308,7 @@ impl LaneScan {
     /// Finds the segment that holds the next record, or takes records from memory.
     fn locate(&mut self, shared: &Shared) -> Result<bool, ReadError> {
         let after = self.seen();
+        let passes_cold;
         let (segment, name) = {
             let state = shared.lock();
             let memory = state.lane(self.lane);
@@ -258,8 +316,11 @@ impl LaneScan {
                 drop(state);
                 return Ok(self.take_items(items));
             }
-            let holds =
-                |segment: &&crate::buffer::segment::Segment| segment.summary.last_id > after;
+            let local_only = self.local_only;
+            let holds = |segment: &&crate::buffer::segment::Segment| {
+                segment.summary.last_id > after && (segment.local || !local_only)
+            };
+            passes_cold = local_only && memory.segments.iter().any(|segment| !segment.local);
             match memory.segments.iter().find(holds) {
                 Some(segment) => (segment.clone(), segment.name()),
                 None => {
@@ -284,6 +345,18 @@ impl LaneScan {
             }
         };
         let summary = segment.summary;
+        if !segment.local {
+            let parts = shared.fetch(self.lane, segment.no())?;
+            if self.expect.is_none() || after >= summary.first_id {
+                self.expect = Some(summary.ord_start());
+                self.prev = summary.header.prev;
+            }
+            self.source = Some(Source {
+                walk: From::Cold(parts),
+                summary,
+            });
+            return Ok(true);
+        }
         let file = match shared.storage.open(&name) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -305,12 +378,15 @@ impl LaneScan {
             }
         }
         // Ordinals are continued from the segment before, so that a missing segment shows.
-        if self.expect.is_none() || after >= summary.first_id {
+        if self.expect.is_none() || after >= summary.first_id || passes_cold {
             self.expect = Some(expect);
             self.prev = prev;
         }
         let walk = Walk::new(file, segment.seed(), offset, summary.data_end);
-        self.source = Some(Source { walk, summary });
+        self.source = Some(Source {
+            walk: From::Disk(walk),
+            summary,
+        });
         Ok(true)
     }
 
@@ -325,7 +401,7 @@ impl LaneScan {
             let mut state = shared.lock();
             let segments = &mut state.lane_mut(self.lane).segments;
             let before = segments.len();
-            segments.retain(|other| other.no() != segment.no() || !other.sealed);
+            segments.retain(|other| other.no() != segment.no() || !other.sealed || !other.local);
             segments.len() < before
         };
         if !still_listed {

@@ -13,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::buffer::Config;
+use crate::buffer::cold::index::{Entry, Index};
 use crate::buffer::frame::{Epoch, encode_footer, epoch_hex};
 use crate::buffer::ledger::{LEDGER, Ledger, LedgerFile, Lost};
 use crate::buffer::policy::{RESERVE, is_full};
@@ -124,6 +125,7 @@ pub(crate) struct Recovered {
     pub(crate) ledger: LedgerFile,
     pub(crate) reserve: bool,
     pub(crate) report: Recovery,
+    pub(crate) cold: Index,
 }
 
 /// Does all of it.
@@ -177,12 +179,14 @@ pub(crate) fn recover(storage: &dyn Storage, config: &Config) -> Result<Recovere
         }
     }
     let rebuilt = known.is_none();
+    let cold = Index::load(storage).map_err(io_error("read the index of the cold tier"))?;
     let mut ledger = known.unwrap_or_else(|| Ledger::new(epoch.unwrap_or_else(random_epoch)));
     let [data, alarms] = lanes;
     let mut memories: [LaneMemory; 2] = Default::default();
     let mut holes = Vec::new();
     for ((lane, loaded), memory) in LANES.into_iter().zip([data, alarms]).zip(&mut memories) {
-        let loaded = forget_dropped(storage, &ledger, lane, loaded)?;
+        let mut loaded = forget_dropped(storage, &ledger, lane, loaded)?;
+        add_archived(&cold, &ledger, lane, rebuilt, &mut loaded);
         if rebuilt {
             restart_account(&mut ledger, lane, &loaded);
         }
@@ -211,7 +215,16 @@ pub(crate) fn recover(storage: &dyn Storage, config: &Config) -> Result<Recovere
     report.last_id = newest;
     report.epoch = epoch_hex(&ledger.epoch);
     report.engine_ms_base = ledger.engine_ms;
-    report.segments = memories.iter().map(|memory| memory.segments.len()).sum();
+    report.segments = memories
+        .iter()
+        .map(|memory| {
+            memory
+                .segments
+                .iter()
+                .filter(|segment| segment.local)
+                .count()
+        })
+        .sum();
     let fresh = rebuilt && last_id == 0;
     // Every id that this process may give lies above what the ledger says from here on.
     let next_id = if report.clean || fresh {
@@ -246,6 +259,7 @@ pub(crate) fn recover(storage: &dyn Storage, config: &Config) -> Result<Recovere
         ledger: ledger_file,
         reserve,
         report,
+        cold,
     })
 }
 
@@ -310,6 +324,47 @@ fn forget_dropped(
         }
     }
     Ok(kept)
+}
+
+/// Marks what is archived, and lists what is undelivered and lies in the cold tier alone. Without a ledger that is
+/// all of it: where the stream stands tells the bridge what it has.
+fn add_archived(
+    cold: &Index,
+    ledger: &Ledger,
+    lane: Lane,
+    rebuilt: bool,
+    loaded: &mut Vec<Loaded>,
+) {
+    let cursor = ledger.lane(lane).cursor;
+    let mut here = BTreeSet::new();
+    for loaded in loaded.iter_mut() {
+        here.insert(loaded.segment.no());
+        let entry = cold.get(lane, loaded.segment.no());
+        loaded.segment.archived = loaded.segment.sealed
+            && entry.is_some_and(|entry| entry.last_id == loaded.segment.summary.last_id);
+    }
+    let gone = |entry: &Entry| {
+        ledger.lost_in(lane).any(|lost| {
+            lost.dropped && entry.ord_end <= lost.ord_end && entry.ord_end > lost.ord_start
+        })
+    };
+    for entry in cold.of(lane) {
+        let wanted =
+            (rebuilt || entry.last_id > cursor) && !here.contains(&entry.segment) && !gone(entry);
+        let segment = wanted.then(|| entry.segment()).flatten();
+        if let Some(segment) =
+            segment.filter(|segment| segment.summary.header.epoch == ledger.epoch)
+        {
+            loaded.push(Loaded {
+                segment,
+                torn: 0,
+                holes: Vec::new(),
+                frames: 0,
+                bytes_read: 0,
+            });
+        }
+    }
+    loaded.sort_by_key(|loaded| loaded.segment.no());
 }
 
 /// Without a ledger everything that is there is pending. What came before must have been settled: only then

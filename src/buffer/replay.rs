@@ -22,7 +22,7 @@ impl std::fmt::Debug for Replay {
 
 impl Replay {
     pub(crate) fn new(shared: Arc<Shared>, after: RecordId) -> Self {
-        let [data, alarms] = LANES.map(|lane| LaneScan::new(lane, after));
+        let [data, alarms] = LANES.map(|lane| LaneScan::local(lane, after));
         Self {
             shared,
             data,

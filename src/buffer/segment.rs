@@ -20,6 +20,10 @@ const INDEX_STEP: u64 = 64 << 10;
 pub(crate) struct Segment {
     pub(crate) summary: Summary,
     pub(crate) sealed: bool,
+    /// Its file is on the disk; `false`: it lies in the cold tier alone.
+    pub(crate) local: bool,
+    /// It lies in the cold tier, verified.
+    pub(crate) archived: bool,
     /// Bytes that the file takes.
     pub(crate) file_len: u64,
     /// Engine time at which the cursor passed its last record, as far as this process knows.
@@ -179,6 +183,8 @@ pub(crate) fn load(
         let segment = Segment {
             summary: trailer.summary,
             sealed: true,
+            local: true,
+            archived: false,
             file_len,
             acked_at: None,
             index: Vec::new(),
@@ -236,6 +242,8 @@ fn walk_frames(
     let segment = Segment {
         summary,
         sealed: false,
+        local: true,
+        archived: false,
         file_len: 0,
         acked_at: None,
         index: Vec::new(),

@@ -1,6 +1,7 @@
 //! What the journal's handles and its writer thread share.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -8,8 +9,10 @@ use tokio::sync::{broadcast, watch};
 
 use crate::buffer::Config;
 use crate::buffer::codec::weight;
+use crate::buffer::cold::index::Index;
+use crate::buffer::cold::{Archive, Fetch, Parts};
 use crate::buffer::ledger::Ledger;
-use crate::buffer::read::LaneScan;
+use crate::buffer::read::{LaneScan, ReadError};
 use crate::buffer::record::{LANES, Lane, NewRecord, Record, RecordId};
 use crate::buffer::segment::Segment;
 use crate::buffer::storage::Storage;
@@ -81,6 +84,8 @@ pub(crate) struct Figures {
     pub(crate) served_warm: u64,
     pub(crate) grace_cut: u64,
     pub(crate) snapshot_overrun: u64,
+    pub(crate) cold_missed: u64,
+    pub(crate) served_cold: u64,
 }
 
 /// Everything behind the one lock. Held for memory work only, never over I/O.
@@ -116,6 +121,10 @@ pub(crate) struct State {
     pub(crate) figures: Figures,
     /// Undelivered segments given up so far: readers throw away what they have read ahead.
     pub(crate) drops: u64,
+    /// Which segments go to the cold tier; `None`: there is none.
+    pub(crate) archive: Option<Archive>,
+    /// Why the cold tier's last attempt failed.
+    pub(crate) cold_error: Option<String>,
 }
 
 impl State {
@@ -149,6 +158,8 @@ impl State {
             stopped: None,
             figures: Figures::default(),
             drops: 0,
+            archive: None,
+            cold_error: None,
         }
     }
 
@@ -247,6 +258,7 @@ impl State {
         LANES
             .iter()
             .flat_map(|lane| &self.lane(*lane).segments)
+            .filter(|segment| segment.local)
             .map(|segment| segment.file_len)
             .sum()
     }
@@ -255,6 +267,10 @@ impl State {
     pub(crate) fn stamp_acked(&mut self, lane: Lane) {
         let cursor = self.ledger.lane(lane).cursor;
         let now = self.now_ms;
+        // What lies in the cold tier alone is followed until it is delivered.
+        self.lane_mut(lane)
+            .segments
+            .retain(|segment| segment.local || segment.summary.last_id > cursor);
         for segment in &mut self.lane_mut(lane).segments {
             if segment.summary.last_id > cursor {
                 break;
@@ -276,6 +292,10 @@ pub(crate) struct Shared {
     pub(crate) tap: broadcast::Sender<Arc<Record>>,
     /// The readers that follow each lane from disk.
     pub(crate) scans: [Mutex<LaneScan>; 2],
+    /// What lies in the cold tier. Locked alone or before `state`, also over its file.
+    pub(crate) cold: Mutex<Index>,
+    /// Reads from there.
+    pub(crate) fetch: Mutex<Option<Arc<dyn Fetch>>>,
 }
 
 impl Shared {
@@ -283,6 +303,31 @@ impl Shared {
     /// updated in one go, so the state is still whole.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn cold(&self) -> MutexGuard<'_, Index> {
+        self.cold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The records of an archived segment. Waits for the network.
+    pub(crate) fn fetch(&self, lane: Lane, no: u64) -> Result<Parts, ReadError> {
+        let entry = self.cold().get(lane, no).map(Arc::clone);
+        let fetch = self
+            .fetch
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let failed = |object: &str, source| ReadError::Cold {
+            object: object.to_owned(),
+            source,
+        };
+        match (entry, fetch) {
+            (Some(entry), Some(fetch)) => fetch
+                .fetch(&entry)
+                .map_err(|error| failed(&entry.object, error)),
+            (Some(entry), None) => Err(failed(&entry.object, io::ErrorKind::NotConnected.into())),
+            (None, _) => Err(failed("", io::ErrorKind::NotFound.into())),
+        }
     }
 
     pub(crate) fn appended(&self, lane: Lane) -> &watch::Sender<RecordId> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::buffer::Config;
+use crate::buffer::cold;
 use crate::buffer::record::{LANES, Lane};
 use crate::buffer::shared::State;
 
@@ -130,6 +131,10 @@ pub struct Stat {
     pub snapshot_overrun: u64,
     /// Lost ranges whose `gap` records are still to be delivered.
     pub gaps_pending: u64,
+    /// Records that readers got from the cold tier.
+    pub served_cold: u64,
+    /// The cold tier; `None` where there is none.
+    pub cold: Option<cold::Status>,
 }
 
 impl Stat {
@@ -143,6 +148,7 @@ impl Stat {
             LANES
                 .into_iter()
                 .flat_map(|lane| state.lane(lane).segments.iter())
+                .filter(|segment| segment.local)
         };
         Self {
             hot_bytes: state.hot_bytes,
@@ -176,6 +182,8 @@ impl Stat {
             grace_cut: figures.grace_cut,
             snapshot_overrun: figures.snapshot_overrun,
             gaps_pending: state.ledger.lost.len() as u64,
+            served_cold: figures.served_cold,
+            cold: None,
         }
     }
 }

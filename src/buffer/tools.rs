@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::buffer::Config;
 use crate::buffer::frame::{Epoch, epoch_hex};
-use crate::buffer::history::{History, Selection};
+use crate::buffer::history::History;
 use crate::buffer::journal::Journal;
 use crate::buffer::ledger::{Counts, LEDGER, Ledger, read_slots};
 use crate::buffer::read::{ReadError, book_hole};
@@ -37,6 +37,10 @@ pub enum ToolError {
     /// Stored records can't be read.
     #[error(transparent)]
     History(#[from] ReadError),
+    /// The cold tier can't be used.
+    #[cfg(feature = "cold")]
+    #[error("cold tier")]
+    Cold(#[from] crate::buffer::cold::store::StoreError),
     /// The receiver of exported records refused.
     #[error("cannot write the export")]
     Sink(#[source] io::Error),
@@ -263,28 +267,16 @@ fn describe(name: String, bytes: u64, loaded: Result<Loaded, &'static str>) -> S
     }
 }
 
-/// Hands every record of `selection` to `sink`, both lanes in the order of ids, and says how many. Damage is
+/// Hands every record of `history` to `sink`, both lanes in the order of ids, and says how many. Damage is
 /// skipped.
 ///
 /// # Errors
 /// A file can't be read, or `sink` refuses.
 pub fn export(
-    dir: &Path,
-    selection: Selection,
+    mut history: History,
     progress: &mut dyn FnMut(Progress),
     sink: &mut dyn FnMut(&Record) -> io::Result<()>,
 ) -> Result<u64, ToolError> {
-    let storage = Arc::new(DiskStorage::read_only(dir)?);
-    export_from(storage, selection, progress, sink)
-}
-
-pub(crate) fn export_from(
-    storage: Arc<dyn Storage>,
-    selection: Selection,
-    progress: &mut dyn FnMut(Progress),
-    sink: &mut dyn FnMut(&Record) -> io::Result<()>,
-) -> Result<u64, ToolError> {
-    let mut history = History::of_storage(storage, selection)?;
     let mut exported = 0;
     let mut told = 0;
     while let Some(record) = history.next() {

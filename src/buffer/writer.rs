@@ -337,6 +337,8 @@ impl Writer {
         let segment = Segment {
             summary: Summary::empty(header),
             sealed: false,
+            local: true,
+            archived: false,
             file_len: capacity,
             acked_at: None,
             index: Vec::new(),

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::client::block_on;
 use super::{ConfigArgs, EX_CONFIG, Output, table};
-use crate::buffer::Selection;
 use crate::buffer::tools::{self, Progress};
+use crate::buffer::{History, Selection};
 use crate::config::Config;
 use crate::config::load::Diagnostic;
 use crate::prepare;
@@ -87,6 +87,23 @@ impl Place {
                 )
             }
         }
+    }
+
+    /// Reads all tiers, as far as the configuration names them.
+    pub(super) fn history(&self, selection: Selection) -> anyhow::Result<History> {
+        let folder = self.journal()?;
+        #[cfg(feature = "cold")]
+        if self.data_dir.is_none() {
+            let read = Config::read(
+                self.config.config.as_deref(),
+                self.config.config_dir.as_deref(),
+            );
+            if let Ok(loaded) = read {
+                let cold = loaded.value.buffer.cold.as_ref();
+                return Ok(History::open_with_cold(&folder, cold, selection)?);
+            }
+        }
+        Ok(History::open(&folder, selection)?)
     }
 }
 
@@ -309,36 +326,32 @@ fn export(place: &Place, from: u64, to: u64) -> anyhow::Result<bool> {
     let mut encoder =
         crate::pipeline::encode::Encoder::new("export", crate::pipeline::encode::Encoding::Json);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let count = tools::export(
-        &place.journal()?,
-        Selection::between(from, to),
-        &mut progress("export"),
-        &mut |record| {
-            let body: Value = encoder
-                .prepare(record, None, usize::MAX)
-                .ok()
-                .and_then(|prepared| {
-                    prepared
-                        .bodies
-                        .first()
-                        .and_then(|body| serde_json::from_slice(body).ok())
-                })
-                .unwrap_or_else(|| {
-                    use base64::Engine;
-                    Value::String(base64::engine::general_purpose::STANDARD.encode(&record.body))
-                });
-            let line = json!({
-                "record": record.id,
-                "class": record.class.as_str(),
-                "group": record.key.group.as_deref(),
-                "node": record.key.node.as_deref(),
-                "device": record.key.device.as_deref(),
-                "received_at": record.received_ms,
-                "body": body,
+    let history = place.history(Selection::between(from, to))?;
+    let count = tools::export(history, &mut progress("export"), &mut |record| {
+        let body: Value = encoder
+            .prepare(record, None, usize::MAX)
+            .ok()
+            .and_then(|prepared| {
+                prepared
+                    .bodies
+                    .first()
+                    .and_then(|body| serde_json::from_slice(body).ok())
+            })
+            .unwrap_or_else(|| {
+                use base64::Engine;
+                Value::String(base64::engine::general_purpose::STANDARD.encode(&record.body))
             });
-            writeln!(out, "{line}")
-        },
-    )?;
+        let line = json!({
+            "record": record.id,
+            "class": record.class.as_str(),
+            "group": record.key.group.as_deref(),
+            "node": record.key.node.as_deref(),
+            "device": record.key.device.as_deref(),
+            "received_at": record.received_ms,
+            "body": body,
+        });
+        writeln!(out, "{line}")
+    })?;
     out.flush()?;
     eprintln!("{count} records");
     Ok(true)

@@ -79,8 +79,7 @@ pub(super) fn replay(args: &ReplayArgs) -> anyhow::Result<Done> {
         counts: BTreeMap::new(),
     };
     let records = tools::export(
-        &args.place.journal()?,
-        selection,
+        args.place.history(selection)?,
         &mut progress("replay"),
         &mut |record| run.record(record),
     )?;

@@ -291,6 +291,9 @@ pub struct Buffer {
     pub hot: Hot,
     /// The journal on local disk.
     pub warm: Warm,
+    /// Sealed segments in an object store; none by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cold: Option<crate::buffer::cold::Config>,
 }
 
 /// `[buffer] hot`
@@ -535,6 +538,41 @@ impl Config {
                 );
             }
         }
+        if let Some(cold) = &self.buffer.cold {
+            if !cfg!(feature = "cold") {
+                say(
+                    "buffer.cold.url",
+                    "this build has no cold tier: cargo feature `cold`".to_owned(),
+                );
+            }
+            match cold.place() {
+                Err(reason) => say(
+                    "buffer.cold.url",
+                    format!("buffer.cold.url `{}` {reason}", cold.url),
+                ),
+                Ok(place) => {
+                    if cold.max.is_none()
+                        && let crate::buffer::cold::config::Place::File(folder) = place
+                        && same_filesystem(&folder, &self.gateway.data_dir)
+                    {
+                        say(
+                            "buffer.cold.url",
+                            "buffer.cold is on data_dir's own filesystem: give it a `max`"
+                                .to_owned(),
+                        );
+                    }
+                }
+            }
+            if warm.segment.0 > 64 << 20 {
+                say(
+                    "buffer.warm.segment",
+                    format!(
+                        "buffer.warm.segment ({}) must be at most 64MiB with a cold tier: a segment is encoded in memory",
+                        warm.segment
+                    ),
+                );
+            }
+        }
         if let Some(id) = &self.host.id
             && (id.is_empty() || id.contains(['/', '+', '#', '\0']))
         {
@@ -561,4 +599,15 @@ impl Config {
     pub fn host_id(&self) -> &str {
         self.host.id.as_deref().unwrap_or(&self.gateway.id)
     }
+}
+
+/// Whether two folders, or what exists of the paths to them, lie on one filesystem.
+fn same_filesystem(one: &std::path::Path, other: &std::path::Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let device = |path: &std::path::Path| {
+        path.ancestors()
+            .find_map(|path| path.metadata().ok())
+            .map(|meta| meta.dev())
+    };
+    device(one).is_some() && device(one) == device(other)
 }

@@ -74,6 +74,11 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ),
     (
         "config",
+        "buffer",
+        "the file is made of each part's own section",
+    ),
+    (
+        "config",
         "bridge",
         "the file is made of each part's own section",
     ),

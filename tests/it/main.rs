@@ -17,6 +17,8 @@ mod harness;
 mod backlog;
 mod backup;
 mod behaviour;
+#[cfg(feature = "cold")]
+mod cold;
 mod config;
 mod consuming;
 mod crash;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Rig, alarm, data, gap, small};
-use crate::buffer::Selection;
 use crate::buffer::crash::CrashStorage;
 use crate::buffer::record::Lane;
-use crate::buffer::tools::{export_from, repair_in, report};
+use crate::buffer::tools::{export, repair_in, report};
+use crate::buffer::{History, Selection};
 
 fn filled() -> CrashStorage {
     let mut rig = Rig::new(small());
@@ -75,10 +75,14 @@ fn export_gives_a_range_in_order_and_skips_damage() {
         let mut ids = Vec::new();
         let selection = Selection::between(base + from, base + to);
         let disk = Arc::new(disk.clone());
-        let n = export_from(disk, selection, &mut |_| {}, &mut |record| {
-            ids.push(record.id);
-            Ok(())
-        });
+        let n = export(
+            History::of_storage(disk, selection).expect("readable"),
+            &mut |_| {},
+            &mut |record| {
+                ids.push(record.id);
+                Ok(())
+            },
+        );
         assert_eq!(n.expect("readable"), ids.len() as u64);
         ids
     };
@@ -86,9 +90,8 @@ fn export_gives_a_range_in_order_and_skips_damage() {
     assert_eq!(ids(&disk, 0, 1000), (1..=60).collect::<Vec<_>>());
     assert_eq!(ids(&disk, 25, 35), (25..35).collect::<Vec<_>>());
     assert_eq!(ids(&damaged(), 0, 1000).len(), 59);
-    let refused = export_from(
-        Arc::new(disk),
-        Selection::between(0, u64::MAX),
+    let refused = export(
+        History::of_storage(Arc::new(disk), Selection::between(0, u64::MAX)).expect("readable"),
         &mut |_| {},
         &mut |_| Err(std::io::ErrorKind::BrokenPipe.into()),
     );

@@ -89,6 +89,15 @@ impl Proxy {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where new connections lead from now on.
+    pub fn lead_to(&self, port: u16) {
+        self.shared.to.store(port, Ordering::Relaxed);
+    }
+
     /// From now on, for connections that are there and new ones.
     pub fn set(&self, fault: Fault) {
         self.shared.fault.send_replace(fault);

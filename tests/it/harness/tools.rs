@@ -70,6 +70,15 @@ pub fn otlp_python() -> PathBuf {
     python_with("otlp", &["opentelemetry-proto==1.27.0"])
 }
 
+/// A Python with pyarrow and an S3 server.
+#[cfg(feature = "cold")]
+pub fn cold_python() -> PathBuf {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON
+        .get_or_init(|| python_with("cold", &["pyarrow==26.0.1", "moto[server]==5.2.5"]))
+        .clone()
+}
+
 /// A Python with nats-py.
 pub fn nats_py() -> PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();

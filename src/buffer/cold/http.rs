@@ -1,0 +1,260 @@
+//! HTTP for the object store: one connection a request, over the TLS that the rest of the gateway uses, with a cap
+//! on upload bandwidth.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Body, Frame, SizeHint};
+use hyper_util::rt::TokioIo;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService,
+};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// Connecting may take this long.
+const CONNECT: Duration = Duration::from_secs(15);
+/// No byte in this time ends a request.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Bytes sent at once under a cap.
+const PIECE: usize = 4 << 10;
+
+/// Makes the client that the store uses.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    pub(super) roots: Arc<RootCertStore>,
+    pub(super) bytes_per_second: Option<u64>,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|source| object_store::Error::Generic {
+                store: "S3",
+                source: Box::new(source),
+            })?
+            .with_root_certificates(Arc::clone(&self.roots))
+            .with_no_client_auth();
+        Ok(HttpClient::new(Service {
+            tls: TlsConnector::from(Arc::new(config)),
+            pace: self
+                .bytes_per_second
+                .map(|rate| Arc::new(Mutex::new(Pace::new(rate)))),
+        }))
+    }
+}
+
+/// When the next byte may go, over all requests.
+#[derive(Debug)]
+struct Pace {
+    rate: u64,
+    next: Instant,
+}
+
+impl Pace {
+    fn new(rate: u64) -> Self {
+        Self {
+            rate: rate.max(1),
+            next: Instant::now(),
+        }
+    }
+
+    /// When `bytes` may go.
+    fn book(&mut self, bytes: usize) -> Instant {
+        let at = self.next.max(Instant::now());
+        let micros = (bytes as u64).saturating_mul(1_000_000) / self.rate;
+        self.next = at + Duration::from_micros(micros);
+        at
+    }
+}
+
+struct Service {
+    tls: TlsConnector,
+    pace: Option<Arc<Mutex<Pace>>>,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").finish_non_exhaustive()
+    }
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn failed(kind: HttpErrorKind) -> impl FnOnce(Failure) -> HttpError {
+    move |error| HttpError::new_boxed(kind, error)
+}
+
+fn silent() -> HttpError {
+    let text = format!("no answer in {} s", SILENCE.as_secs());
+    HttpError::new_boxed(HttpErrorKind::Timeout, text.into())
+}
+
+#[async_trait]
+impl HttpService for Service {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (mut parts, body) = request.into_parts();
+        let uri = std::mem::take(&mut parts.uri);
+        let host = uri
+            .host()
+            .unwrap_or_default()
+            .trim_matches(['[', ']'])
+            .to_owned();
+        let secure = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        // The origin form, as to a server that is no proxy.
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        parts.uri = path
+            .parse()
+            .map_err(|error| failed(HttpErrorKind::Request)(Box::new(error)))?;
+        if !parts.headers.contains_key(hyper::header::HOST)
+            && let Some(authority) = uri.authority()
+            && let Ok(value) = authority.as_str().parse()
+        {
+            parts.headers.insert(hyper::header::HOST, value);
+        }
+        let connect = TcpStream::connect((host.as_str(), port));
+        let stream = tokio::time::timeout(CONNECT, connect)
+            .await
+            .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?
+            .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?;
+        let size = body.content_length();
+        let body = Paced {
+            pieces: body.collect().await?.to_bytes(),
+            size,
+            pace: self.pace.clone(),
+            wait: None,
+        };
+        let request = hyper::Request::from_parts(parts, body);
+        if secure {
+            let name = ServerName::try_from(host)
+                .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?;
+            let stream = tokio::time::timeout(CONNECT, self.tls.connect(name, stream))
+                .await
+                .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?
+                .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?;
+            exchange(TokioIo::new(stream), request).await
+        } else {
+            exchange(TokioIo::new(stream), request).await
+        }
+    }
+}
+
+async fn exchange<T>(io: T, request: hyper::Request<Paced>) -> Result<HttpResponse, HttpError>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io)
+        .await
+        .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?;
+    tokio::spawn(connection);
+    // A capped upload takes as long as it takes; the answer must follow within the time of silence.
+    let paced = request.body().expected();
+    let response = tokio::time::timeout(SILENCE + paced, sender.send_request(request))
+        .await
+        .map_err(|_| silent())?
+        .map_err(|error| failed(HttpErrorKind::Interrupted)(Box::new(error)))?;
+    let (parts, body) = response.into_parts();
+    let frames = futures_util::stream::unfold((body, sender), |(mut body, sender)| async move {
+        let frame = match tokio::time::timeout(SILENCE, body.frame()).await {
+            Ok(frame) => {
+                frame?.map_err(|error| failed(HttpErrorKind::Interrupted)(Box::new(error)))
+            }
+            Err(_) => Err(silent()),
+        };
+        Some((frame, (body, sender)))
+    });
+    let body = HttpResponseBody::new(SyncBody(Mutex::new(Box::pin(StreamBody::new(frames)))));
+    Ok(HttpResponse::from_parts(parts, body))
+}
+
+type Frames = Pin<Box<dyn Body<Data = Bytes, Error = HttpError> + Send>>;
+
+/// The answer's body behind a lock that nobody contends: the store wants it to be `Sync`.
+struct SyncBody(Mutex<Frames>);
+
+impl Body for SyncBody {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        let body = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        body.as_mut().poll_frame(context)
+    }
+}
+
+/// A request's body, no faster than the cap.
+struct Paced {
+    pieces: Bytes,
+    size: usize,
+    pace: Option<Arc<Mutex<Pace>>>,
+    wait: Option<Pin<Box<Sleep>>>,
+}
+
+impl Paced {
+    /// How long the cap makes it take.
+    fn expected(&self) -> Duration {
+        let rate = self
+            .pace
+            .as_ref()
+            .map(|pace| pace.lock().unwrap_or_else(PoisonError::into_inner).rate);
+        rate.map_or(SILENCE, |rate| {
+            SILENCE + Duration::from_secs(2 * self.size as u64 / rate.max(1))
+        })
+    }
+}
+
+impl Body for Paced {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        if self.pieces.is_empty() {
+            return Poll::Ready(None);
+        }
+        let Some(pace) = self.pace.clone() else {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.pieces)))));
+        };
+        let len = self.pieces.len().min(PIECE);
+        let wait = self.wait.get_or_insert_with(|| {
+            let at = pace
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .book(len);
+            Box::pin(tokio::time::sleep_until(at))
+        });
+        match wait.as_mut().poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => {
+                self.wait = None;
+                Poll::Ready(Some(Ok(Frame::data(self.pieces.split_to(len)))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.pieces.len() as u64)
+    }
+}
