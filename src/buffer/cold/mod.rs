@@ -16,7 +16,15 @@
 //! segments without a file, and readers fetch them from the store, in their place.
 
 pub mod config;
+#[cfg_attr(
+    not(feature = "cold"),
+    allow(dead_code, reason = "the archiver alone writes it")
+)]
 pub(crate) mod index;
+#[cfg_attr(
+    not(feature = "cold"),
+    allow(dead_code, reason = "the archiver alone asks it")
+)]
 mod journal;
 
 #[cfg(feature = "cold")]
