@@ -1,7 +1,8 @@
 //! The handle that everybody holds.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{broadcast, watch};
@@ -26,11 +27,22 @@ const TAP: usize = 1024;
 const DROP_WAIT: Duration = Duration::from_secs(30);
 
 /// Ends the writer when the last handle goes.
-struct Guard(Arc<Shared>);
+struct Guard {
+    shared: Arc<Shared>,
+    thread: OnceLock<JoinHandle<()>>,
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = close(&self.0, DROP_WAIT);
+        let ended = close(&self.shared, DROP_WAIT);
+        // The thread holds the storage, and with it the folder's lock, a moment longer than it says. One that is stuck
+        // in the disk is not waited for.
+        if !matches!(ended, Err(CloseError::TimedOut(_)))
+            && let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -39,7 +51,7 @@ impl Drop for Guard {
 #[derive(Clone)]
 pub struct Journal {
     pub(in crate::buffer) shared: Arc<Shared>,
-    _guard: Arc<Guard>,
+    guard: Arc<Guard>,
 }
 
 impl std::fmt::Debug for Journal {
@@ -61,9 +73,14 @@ impl Journal {
         let (journal, writer, recovery) = Self::open_stepped(storage, config)?;
         let thread = std::thread::Builder::new().name("journal".to_owned());
         journal.shared.lock().closed = false;
-        if let Err(error) = thread.spawn(move || writer.run()) {
-            journal.shared.lock().closed = true;
-            return Err(OpenError::Thread(error));
+        match thread.spawn(move || writer.run()) {
+            Ok(thread) => {
+                let _ = journal.guard.thread.set(thread);
+            }
+            Err(error) => {
+                journal.shared.lock().closed = true;
+                return Err(OpenError::Thread(error));
+            }
         }
         Ok((journal, recovery))
     }
@@ -99,15 +116,11 @@ impl Journal {
             fetch: Mutex::new(None),
         });
         let writer = Writer::new(Arc::clone(&shared), ledger, reserve);
-        let guard = Arc::new(Guard(Arc::clone(&shared)));
-        Ok((
-            Self {
-                shared,
-                _guard: guard,
-            },
-            writer,
-            report,
-        ))
+        let guard = Arc::new(Guard {
+            shared: Arc::clone(&shared),
+            thread: OnceLock::new(),
+        });
+        Ok((Self { shared, guard }, writer, report))
     }
 
     /// Gives `record` its id and makes it visible to readers at once; it is on the disk when
