@@ -255,3 +255,64 @@ fn metrics_are_rendered_and_bounded() {
     }
     assert!(!text.contains("\"d\""), "no series is named after a device");
 }
+
+#[test]
+fn odd_names_stay_apart_and_can_be_read_back() {
+    let long = "ü".repeat(100);
+    let names = [
+        "a.b",
+        "a b",
+        "a_b",
+        "*",
+        ">",
+        "_",
+        "=41",
+        "A",
+        "Pumpe Süd",
+        " x ",
+        "%20",
+        &long,
+    ];
+    let nats = Nats::start();
+    let gateway = Gateway::builder().bridge(&nats.url()).start();
+    let mut node = Node::birth(gateway.mqtt, "Line 1", "n.1", names[0]);
+    for name in &names[1..] {
+        node.birth_of(name);
+    }
+    for name in names {
+        name.clone_into(&mut node.device);
+        node.temp(1.5);
+    }
+    until("everything has left", 60, || {
+        let status = gateway.status();
+        (status["received"].as_u64()? > 2 * names.len() as u64 && status["pending"] == 0)
+            .then_some(())
+    });
+    let decode = |text: &str, mark: u8| {
+        let mut bytes = Vec::new();
+        let mut rest = text.bytes();
+        while let Some(byte) = rest.next() {
+            if byte == mark {
+                let hex = [rest.next().unwrap(), rest.next().unwrap()];
+                let hex = std::str::from_utf8(&hex).unwrap().to_owned();
+                bytes.push(u8::from_str_radix(&hex, 16).unwrap());
+            } else {
+                bytes.push(byte);
+            }
+        }
+        String::from_utf8(bytes).unwrap()
+    };
+    let mut found = std::collections::BTreeSet::new();
+    for message in nats.messages("SPARKGATE_test") {
+        let Some(place) = message.subject.strip_prefix("sparkgate.test.data.") else {
+            continue;
+        };
+        let tokens: Vec<&str> = place.split('.').collect();
+        assert_eq!(tokens[..2], ["Line=201", "n=2E1"], "{place}");
+        let name = decode(tokens[2], b'=');
+        assert_eq!(decode(message.header("Sparkgate-Device"), b'%'), name);
+        assert!(found.insert(name), "{place} twice");
+    }
+    assert_eq!(found, names.iter().map(|name| (*name).to_owned()).collect());
+    gateway.check_identity();
+}
