@@ -520,7 +520,7 @@ fn announce(host: &mut HostSession, now: Now, broker: &dyn Handle) {
     }
 }
 
-/// Feeds the service manager's watchdog while everything moves, with a line on how it goes; see [`progress`].
+/// Feeds the service manager's watchdog while everything moves, with a line on how it goes; see `progress`.
 pub async fn watchdog(shared: Arc<crate::admin::Shared>, period: Duration) {
     let mut progress = progress::Progress::new(Instant::now());
     let mut told = None;

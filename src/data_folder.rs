@@ -2,7 +2,7 @@
 //!
 //! `<data_dir>/format` holds one line, `sparkgate-data <format> <version>`: the number of the format and the program
 //! that wrote it last. The number rises when an older program would misread what a newer one wrote. A folder with a
-//! lower number is brought up step by step ([`STEPS`]) before anything in it is opened; one with a higher number is
+//! lower number is brought up step by step (`STEPS`) before anything in it is opened; one with a higher number is
 //! refused, and the refusal names the way back. A folder without the file is format 0: new, or of a version that
 //! wrote none.
 
