@@ -128,7 +128,7 @@ pub struct Webhook {
     /// File with a token, sent as `Authorization: Bearer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
-    /// Certificates to trust beside the system's, PEM.
+    /// Authorities to trust in place of the system's, PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
     /// Alarms below it are not told.
@@ -215,6 +215,14 @@ pub enum ConfigError {
         "notify.smtp `{0}`: a login without TLS is only sent to this machine: set tls = \"starttls\" or \"implicit\""
     )]
     Clear(String),
+    /// `ca` is of no use, or nobody is trusted.
+    #[error("notify.webhook `{name}`: {why}")]
+    Trust {
+        /// Receiver.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
     /// A file that is named can't be read.
     #[error("notify `{name}`: {}: {why}", path.display())]
     File {

@@ -5,12 +5,14 @@
 //! [`poll_message`](Channel::poll_message), [`poll_timeout`](Channel::poll_timeout). Time is engine time; the wall clock
 //! decides about quiet hours alone, and only while it is trusted.
 //!
-//! Invariants: one message is in flight at most; it stays the same until it is delivered or given up, so that a receiver
-//! can tell a repeated one by its id. What is delivered, given up or not to be told is part of
-//! [`progress`](Channel::progress), from which a restart goes on.
+//! Invariants: one message is in flight at most; while this runs it stays the same until it is delivered or given up, so
+//! that a receiver can tell a repeated one by its id. What is not settled yet (delivered, given up, or not to be told) is part of
+//! [`progress`](Channel::progress), from which a restart goes on; it is bounded by what may wait.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+
+use serde::Serialize;
 
 use super::config::Priority;
 use super::quiet::Quiet;
@@ -94,7 +96,7 @@ pub struct Settings {
 }
 
 /// Counts since start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Messages delivered.
     pub sent: u64,
@@ -109,17 +111,24 @@ pub struct Counts {
 /// What a receiver was told, as it is kept over restarts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Everything up to here is settled.
+    /// Everything up to here is settled,
     pub cursor: RecordId,
-    /// So are these behind it.
-    pub settled: BTreeSet<RecordId>,
+    /// but for these.
+    pub pending: BTreeSet<RecordId>,
 }
 
 impl Progress {
+    /// After which record a restart reads.
+    #[must_use]
+    pub fn start(&self) -> RecordId {
+        let first = self.pending.first().map(|first| first.saturating_sub(1));
+        first.map_or(self.cursor, |first| first.min(self.cursor))
+    }
+
     /// Text of one line, true for one epoch of the journal.
     #[must_use]
     pub fn encode(&self, epoch: &str) -> String {
-        let ids = std::iter::once(&self.cursor).chain(&self.settled);
+        let ids = std::iter::once(&self.cursor).chain(&self.pending);
         ids.fold(epoch.to_owned(), |text, id| format!("{text} {id}"))
     }
 
@@ -130,7 +139,7 @@ impl Progress {
         let mut ids = (words.next()? == epoch).then(|| words.map(str::parse))?;
         Some(Self {
             cursor: ids.next()?.ok()?,
-            settled: ids.collect::<Result<_, _>>().ok()?,
+            pending: ids.collect::<Result<_, _>>().ok()?,
         })
     }
 }
@@ -153,8 +162,8 @@ pub struct Channel {
     waiting: VecDeque<(u64, Alarm)>,
     flight: Option<Flight>,
     seen: RecordId,
-    /// Settled records behind the first that is not, while something waits.
-    settled: BTreeSet<RecordId>,
+    /// What a restart found unsettled and has not read again yet.
+    again: BTreeSet<RecordId>,
     left_out: u64,
     counts: Counts,
 }
@@ -168,7 +177,7 @@ impl Channel {
             waiting: VecDeque::new(),
             flight: None,
             seen: progress.cursor,
-            settled: progress.settled,
+            again: progress.pending,
             left_out: 0,
             counts: Counts::default(),
         }
@@ -176,8 +185,9 @@ impl Channel {
 
     /// Something happened to an alarm; `None` for a record that is no alarm.
     pub fn handle_alarm(&mut self, now: Now, record: RecordId, alarm: Option<Alarm>) {
-        self.seen = self.seen.max(record);
-        if self.settled.contains(&record) {
+        if record > self.seen {
+            self.seen = record;
+        } else if !self.again.remove(&record) {
             return;
         }
         let Some(alarm) = alarm.filter(|alarm| self.wants(alarm)) else {
@@ -189,6 +199,15 @@ impl Channel {
             self.settings.group_ms
         };
         let due = now.engine_ms.saturating_add(wait);
+        if wait == 0
+            && let Some(at) = self
+                .flight
+                .as_mut()
+                .and_then(|flight| flight.next_ms.as_mut())
+        {
+            // What failed before is tried now, so that the urgent one does not sit out its pause.
+            *at = (*at).min(now.engine_ms);
+        }
         self.waiting.push_back((due, alarm));
         if self.waiting.len() > MOST_WAITING {
             self.leave_one_out();
@@ -215,8 +234,7 @@ impl Channel {
             .waiting
             .iter()
             .position(|(_, a)| Some(a.priority) == least);
-        if let Some((_, alarm)) = at.and_then(|at| self.waiting.remove(at)) {
-            self.settle([alarm.record]);
+        if at.and_then(|at| self.waiting.remove(at)).is_some() {
             self.left_out += 1;
             self.counts.left_out += 1;
         }
@@ -231,7 +249,6 @@ impl Channel {
         if let Some(flight) = self.flight.take_if(old) {
             self.counts.given_up += 1;
             self.left_out += flight.message.entries.len() as u64;
-            self.settle(flight.records);
         }
     }
 
@@ -296,16 +313,17 @@ impl Channel {
 
     /// The message in flight has arrived.
     pub fn handle_sent(&mut self) {
-        if let Some(flight) = self.flight.take() {
+        if self.flight.take().is_some() {
             self.counts.sent += 1;
-            self.settle(flight.records);
         }
     }
 
-    fn settle(&mut self, records: impl IntoIterator<Item = RecordId>) {
-        self.settled.extend(records);
-        let cursor = self.cursor();
-        self.settled = self.settled.split_off(&cursor.saturating_add(1));
+    /// Up to `count` alarms left the disk before they were read; a gap stands in their place.
+    pub fn handle_lost(&mut self, record: RecordId, count: u64) {
+        self.seen = self.seen.max(record);
+        self.again = self.again.split_off(&record.saturating_add(1));
+        self.left_out += count;
+        self.counts.left_out += count;
     }
 
     /// The message in flight has not arrived.
@@ -326,19 +344,12 @@ impl Channel {
     /// Where a restart goes on.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        let cursor = self.cursor();
-        let behind = self.settled.range(cursor.saturating_add(1)..);
+        let flight = self.flight.iter().flat_map(|flight| &flight.records);
+        let waiting = self.waiting.iter().map(|(_, alarm)| &alarm.record);
         Progress {
-            cursor,
-            settled: behind.copied().collect(),
+            cursor: self.seen,
+            pending: flight.chain(waiting).chain(&self.again).copied().collect(),
         }
-    }
-
-    fn cursor(&self) -> RecordId {
-        let flight = self.flight.iter().map(|f| f.message.span.0);
-        let waiting = self.waiting.iter().map(|(_, alarm)| alarm.record);
-        let first = flight.chain(waiting).min();
-        first.map_or(self.seen, |first| first.saturating_sub(1))
     }
 
     /// Alarms that wait, and those in flight.
@@ -351,11 +362,6 @@ impl Channel {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
-    }
-
-    /// What a running receiver is to do from now on.
-    pub fn set(&mut self, settings: Settings) {
-        self.settings = settings;
     }
 }
 

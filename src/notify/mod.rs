@@ -38,14 +38,9 @@ pub struct ChannelStatus {
     pub name: Arc<str>,
     /// `webhook` or `smtp`.
     pub kind: &'static str,
-    /// Messages delivered.
-    pub sent: u64,
-    /// Tries that failed.
-    pub failed: u64,
-    /// Messages given up.
-    pub given_up: u64,
-    /// Alarms left out since too many waited.
-    pub left_out: u64,
+    /// What happened since start.
+    #[serde(flatten)]
+    pub counts: Counts,
     /// Alarms that wait or are being sent.
     pub waiting: usize,
     /// Why the last try failed; absent when it did not.
@@ -214,10 +209,7 @@ fn receivers(config: &Config) -> Vec<Receiver> {
 
 impl ChannelStatus {
     fn update(&mut self, counts: Counts, waiting: usize) {
-        self.sent = counts.sent;
-        self.failed = counts.failed;
-        self.given_up = counts.given_up;
-        self.left_out = counts.left_out;
+        self.counts = counts;
         self.waiting = waiting;
     }
 }

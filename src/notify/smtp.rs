@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lettre::address::Envelope;
 use lettre::message::{Mailbox, MultiPart, SinglePart, header};
 use lettre::transport::smtp::AsyncSmtpTransport;
 use lettre::transport::smtp::authentication::Credentials;
@@ -127,10 +128,30 @@ impl Sender {
                 ),
             );
         let mail = mail.multipart(parts)?;
-        tokio::time::timeout(DIALOGUE, self.transport.send(mail))
+        tokio::time::timeout(DIALOGUE, self.hand_over(&mail))
             .await
-            .map_err(|_| SendError::Slow)??;
-        Ok(())
+            .map_err(|_| SendError::Slow)?
+    }
+
+    /// To all at once; where the server refuses, to each alone, so that one dead address costs nobody else the alarm.
+    async fn hand_over(&self, mail: &lettre::Message) -> Result<(), SendError> {
+        let raw = mail.formatted();
+        let refused = match self.transport.send_raw(mail.envelope(), &raw).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_permanent() && self.to.len() > 1 => error,
+            Err(error) => return Err(error.into()),
+        };
+        let mut any = false;
+        for to in &self.to {
+            let one = Envelope::new(Some(self.from.email.clone()), vec![to.email.clone()])?;
+            match self.transport.send_raw(&one, &raw).await {
+                Ok(_) => any = true,
+                Err(error) => {
+                    tracing::error!(to = %to.email, %error, "an address gets no alarms; correct it in notify.smtp `to`");
+                }
+            }
+        }
+        if any { Ok(()) } else { Err(refused.into()) }
     }
 }
 

@@ -30,13 +30,18 @@ pub(super) async fn run(
     let key = format!("notify/{name}");
     let mut grown = parts.journal.appended(Lane::Alarms);
     let kept = load(&parts, &key, &epoch);
+    let fresh = kept.is_none();
     let newest = parts.journal.last_id(Lane::Alarms);
     // A new receiver is told of what happens from now on.
     let mut kept = kept.unwrap_or(Progress {
         cursor: newest,
         ..Progress::default()
     });
-    let mut records = parts.journal.follow(Lane::Alarms, kept.cursor);
+    if fresh {
+        // A crash before the first message must not begin anew behind what waits.
+        save(&parts, &key, &epoch, &kept).await;
+    }
+    let mut records = parts.journal.follow(Lane::Alarms, kept.start());
     let mut channel = Channel::new(settings, kept.clone());
     let mut keep_at = Instant::now();
     let mut sending: Option<tokio::task::JoinHandle<Result<(), SendError>>> = None;
@@ -55,6 +60,14 @@ pub(super) async fn run(
         let more = batch.len() == MOST_READ;
         for record in batch {
             match record {
+                Ok(record) if record.class == Class::Gap => {
+                    let body: Option<serde_json::Value> = serde_json::from_slice(&record.body).ok();
+                    let count = body
+                        .and_then(|body| body.get("count")?.as_u64())
+                        .unwrap_or(1);
+                    tracing::error!(receiver = %name, count, "alarms left the disk before this receiver was told");
+                    channel.handle_lost(record.id, count);
+                }
                 Ok(record) => channel.handle_alarm(now, record.id, alarm(&record)),
                 Err(error) => {
                     tracing::warn!(receiver = %name, %error, "alarms can't be read; trying again")
@@ -76,8 +89,8 @@ pub(super) async fn run(
             status.update(channel.counts(), channel.pending());
         }
         let progress = channel.progress();
-        let settled = progress.settled != kept.settled;
-        if progress != kept && (settled || keep_at.elapsed() >= KEEP) {
+        let given_up = channel.counts().given_up > given_up;
+        if progress != kept && (given_up || keep_at.elapsed() >= KEEP) {
             save(&parts, &key, &epoch, &progress).await;
             kept = progress;
             keep_at = Instant::now();

@@ -60,7 +60,7 @@ pub fn body(gateway: &str, message: &Message) -> String {
     if message.left_out > 0 {
         let _ = writeln!(
             out,
-            "{} earlier alarms were left out: too many waited.",
+            "{} earlier alarms were left out: too many waited, or they left the disk unread.",
             message.left_out
         );
     }

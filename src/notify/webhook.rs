@@ -11,9 +11,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, crypto};
 
 use super::config::{ConfigError, Format, Webhook, read};
 use super::core::{Failure, Message};
@@ -48,9 +47,10 @@ impl SendError {
     pub fn failure(&self) -> Failure {
         match self {
             Self::Status(status)
-                if status.is_client_error()
-                    && *status != StatusCode::REQUEST_TIMEOUT
-                    && *status != StatusCode::TOO_MANY_REQUESTS =>
+                if status.is_redirection()
+                    || status.is_client_error()
+                        && *status != StatusCode::REQUEST_TIMEOUT
+                        && *status != StatusCode::TOO_MANY_REQUESTS =>
             {
                 Failure::Refused
             }
@@ -196,25 +196,10 @@ where
 }
 
 fn connector(config: &Webhook) -> Result<TlsConnector, ConfigError> {
-    let mut roots = RootCertStore::empty();
-    // A machine without certificates of its own is told so by the first handshake.
-    for certificate in rustls_native_certs::load_native_certs().certs {
-        let _ = roots.add(certificate);
-    }
-    if let Some(file) = &config.ca {
-        let wrong = |why: String| ConfigError::File {
-            name: config.name.clone(),
-            path: file.clone(),
-            why,
-        };
-        let pem = read(&config.name, file)?;
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-            roots
-                .add(certificate)
-                .map_err(|error| wrong(error.to_string()))?;
-        }
-    }
+    let roots = crate::tls::trusted(config.ca.as_deref()).map_err(|error| ConfigError::Trust {
+        name: config.name.clone(),
+        why: crate::telemetry::chain(&error),
+    })?;
     let provider = Arc::new(crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -59,7 +59,7 @@ fn what_comes_together_is_one_message_most_urgent_first() {
     let message = channel.poll_message(now(10_000));
     assert_eq!(message.as_ref().map(|m| m.span), Some((1, 3)));
     assert_eq!(told(message), ["b raise", "a raise+clear"]);
-    assert_eq!(channel.progress().cursor, 0);
+    assert_eq!(channel.progress().start(), 0);
     channel.handle_sent();
     assert_eq!(
         channel.progress(),
@@ -87,7 +87,7 @@ fn a_failed_message_stays_the_same_waits_longer_each_time_and_is_given_up() {
     let mut at = 0;
     for wait in [1_000, 2_000, 4_000, 8_000, 8_000] {
         channel.handle_failed(now(at), Failure::Transient);
-        channel.handle_alarm(now(at), 2, alarm(2, "b", "raise", Priority::Critical));
+        channel.handle_alarm(now(at), 2, alarm(2, "b", "raise", Priority::High));
         assert_eq!(channel.poll_message(now(at + wait - 1)), None);
         at += wait;
         assert_eq!(channel.poll_timeout(now(at)), Some(at));
@@ -120,7 +120,8 @@ fn quiet_hours_hold_back_what_is_not_urgent_until_their_end() {
     channel.handle_sent();
     // A restart in between repeats nothing and forgets nothing.
     let progress = channel.progress();
-    assert_eq!((progress.cursor, progress.settled.len()), (0, 1));
+    assert_eq!((progress.cursor, progress.start()), (2, 0));
+    assert_eq!(progress.pending, BTreeSet::from([1]));
     let kept = Progress::decode(&progress.encode("e1"), "e1").unwrap();
     assert_eq!(kept, progress);
     assert_eq!(Progress::decode(&progress.encode("e1"), "e2"), None);
@@ -189,4 +190,47 @@ fn what_somebody_put_aside_is_not_told() {
     channel.handle_alarm(now(0), 2, None);
     assert_eq!(channel.poll_message(now(60_000)), None);
     assert_eq!(channel.progress().cursor, 2);
+}
+
+#[test]
+fn what_is_kept_is_bounded_by_what_may_wait() {
+    let mut channel = channel();
+    channel.handle_alarm(now(0), 1, alarm(1, "a", "raise", Priority::Critical));
+    assert!(channel.poll_message(now(0)).is_some());
+    channel.handle_failed(now(0), Failure::Transient);
+    for n in 2..20_000 {
+        channel.handle_alarm(now(0), n, alarm(n, &n.to_string(), "raise", Priority::Low));
+    }
+    let progress = channel.progress();
+    assert_eq!((progress.cursor, progress.start()), (19_999, 0));
+    assert_eq!(progress.pending.len(), MOST_WAITING + 1);
+    assert_eq!(channel.counts().left_out, 18_998);
+    // What was left out is not read again; what waits is.
+    let mut again = Channel::new(settings(), progress);
+    for n in 1..20_000 {
+        again.handle_alarm(now(0), n, alarm(n, &n.to_string(), "raise", Priority::Low));
+    }
+    assert_eq!(again.pending(), MOST_WAITING);
+}
+
+#[test]
+fn an_urgent_alarm_ends_the_pause_of_what_failed() {
+    let mut channel = channel();
+    channel.handle_alarm(now(0), 1, alarm(1, "a", "raise", Priority::Critical));
+    let first = channel.poll_message(now(0));
+    channel.handle_failed(now(0), Failure::Refused);
+    assert_eq!(channel.poll_message(now(10)), None);
+    channel.handle_alarm(now(10), 2, alarm(2, "b", "raise", Priority::Critical));
+    assert_eq!(channel.poll_message(now(10)), first);
+    channel.handle_sent();
+    assert_eq!(told(channel.poll_message(now(10))), ["b raise"]);
+}
+
+#[test]
+fn alarms_that_left_the_disk_are_said() {
+    let mut channel = channel();
+    channel.handle_lost(7, 40);
+    channel.handle_alarm(now(0), 8, alarm(8, "a", "raise", Priority::Critical));
+    let message = channel.poll_message(now(0)).unwrap();
+    assert_eq!((message.left_out, channel.counts().left_out), (40, 40));
 }
