@@ -23,3 +23,4 @@ pub mod rollout;
 pub mod state;
 pub mod telemetry;
 pub mod texts;
+pub mod tls;

@@ -47,3 +47,15 @@ pub fn start(log: &Log) -> Result<(), String> {
         .try_init();
     Ok(())
 }
+
+/// An error with everything that caused it, on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

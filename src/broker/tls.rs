@@ -1,60 +1,29 @@
 //! TLS for the listeners: certificate, key, client authorities and revocations, exchangeable while running.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{
-    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem,
-};
+use tokio_rustls::rustls::pki_types::{CertificateRevocationListDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
 use super::config::Tls;
 use super::validity::{Validity, certificate_end, crl_end};
+use crate::tls::{PemError, certificates, unusable};
 
 /// Why TLS can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A PEM file can't be read, or holds nothing usable.
-    #[error("{}: no usable {what}", path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// What it should hold.
-        what: &'static str,
-        /// What went wrong.
-        source: pem::Error,
-    },
-    /// The certificate file holds none.
-    #[error("{}: no certificate", .0.display())]
-    Empty(PathBuf),
+    /// A PEM file is of no use.
+    #[error(transparent)]
+    Pem(#[from] PemError),
     /// Certificate and key are not a pair, or the certificate is not usable.
     #[error("certificate and key")]
     Pair(#[source] rustls::Error),
     /// The client authorities are not usable.
     #[error("client authorities")]
     Clients(#[from] VerifierBuilderError),
-}
-
-fn pem_error(path: &Path, what: &'static str) -> impl Fn(pem::Error) -> TlsError {
-    move |source| TlsError::Pem {
-        path: path.to_owned(),
-        what,
-        source,
-    }
-}
-
-fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let all = CertificateDer::pem_file_iter(path).map_err(pem_error(path, what))?;
-    let all: Vec<_> = all
-        .collect::<Result<_, _>>()
-        .map_err(pem_error(path, what))?;
-    if all.is_empty() {
-        Err(TlsError::Empty(path.to_owned()))
-    } else {
-        Ok(all)
-    }
 }
 
 /// Everything that `[mqtt.tls]` names.
@@ -82,7 +51,7 @@ pub(crate) fn load(config: &Tls) -> Result<Loaded, TlsError> {
         &mut chain.iter().map(|der| certificate_end(der)),
     );
     let key =
-        PrivateKeyDer::from_pem_file(&config.key).map_err(pem_error(&config.key, "private key"))?;
+        PrivateKeyDer::from_pem_file(&config.key).map_err(unusable(&config.key, "private key"))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Pair)?;
@@ -103,10 +72,10 @@ pub(crate) fn load(config: &Tls) -> Result<Loaded, TlsError> {
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             if let Some(path) = &config.crl {
                 let lists = CertificateRevocationListDer::pem_file_iter(path)
-                    .map_err(pem_error(path, "CRL"))?;
+                    .map_err(unusable(path, "CRL"))?;
                 let lists: Vec<_> = lists
                     .collect::<Result<_, _>>()
-                    .map_err(pem_error(path, "CRL"))?;
+                    .map_err(unusable(path, "CRL"))?;
                 ends("crl", path, &mut lists.iter().map(|der| crl_end(der)));
                 verifier = verifier.with_crls(lists);
             }

@@ -148,7 +148,7 @@ pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
     if !exists {
         return Err(OpenError::Make(reason));
     }
-    let reason = chain(&reason);
+    let reason = crate::telemetry::chain(&reason);
     let aside = set_aside(dir, &base)?;
     tracing::error!(reason, aside = %aside.display(), "state database set aside");
     let store = SledStore::create(&base, &options).map_err(OpenError::Make)?;
@@ -164,17 +164,6 @@ pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
             snapshot,
         },
     ))
-}
-
-fn chain(error: &StateError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 fn take_lock(path: &Path) -> Result<File, OpenError> {

@@ -17,9 +17,6 @@ use object_store::{
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, Runtime};
-use tokio_rustls::rustls::RootCertStore;
-use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
 use super::config::{Config, Place};
 use super::index::Entry;
@@ -47,6 +44,9 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
+    /// `ca` is of no use, or nobody is trusted.
+    #[error("buffer.cold")]
+    Trust(#[from] crate::tls::PemError),
     /// The store refuses, or can't be reached.
     #[error("object store")]
     Store(#[from] object_store::Error),
@@ -98,30 +98,6 @@ fn file_error<'a>(what: &'static str, path: &'a FilePath) -> impl Fn(io::Error) 
     }
 }
 
-fn roots(config: &Config) -> Result<RootCertStore, StoreError> {
-    let mut roots = RootCertStore::empty();
-    match &config.ca {
-        Some(path) => {
-            let bad = file_error("no certificate can be read from", path);
-            let pem = std::fs::read(path).map_err(&bad)?;
-            for certificate in CertificateDer::pem_slice_iter(&pem) {
-                let added = certificate
-                    .map_err(io::Error::other)
-                    .and_then(|certificate| roots.add(certificate).map_err(io::Error::other));
-                added.map_err(&bad)?;
-            }
-            if roots.is_empty() {
-                return Err(bad(io::ErrorKind::InvalidData.into()));
-            }
-        }
-        None => {
-            let (_, _) =
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    Ok(roots)
-}
-
 /// `aws_…` keys of a credentials file, in any section.
 fn credential(text: &str, key: &str) -> Option<String> {
     text.lines().find_map(|line| {
@@ -137,7 +113,7 @@ fn s3(config: &Config, bucket: &str) -> Result<Arc<dyn ObjectStore>, StoreError>
         .with_virtual_hosted_style_request(!config.path_style)
         .with_checksum_algorithm(Checksum::SHA256)
         .with_http_connector(http::Connector {
-            roots: Arc::new(roots(config)?),
+            roots: Arc::new(crate::tls::trusted(config.ca.as_deref())?),
             bytes_per_second: config.upload_per_second.map(|rate| rate.0),
         })
         .with_retry(RetryConfig {
