@@ -62,11 +62,25 @@ impl Confirm {
                 return number(shown).is_some_and(|v| v >= *low && v <= *high);
             }
         };
+        // Integers of every width are exact, beyond 2^53 too.
+        if let (Some(a), Some(b)) = (integer(wanted), integer(shown)) {
+            return a == b;
+        }
         match (number(wanted), number(shown)) {
-            // A Float metric shows the nearest 32-bit value of what was written.
-            (Some(a), Some(b)) => (a - b).abs() <= f64::from(f32::EPSILON) * a.abs(),
+            // A Float metric shows the nearest 32-bit value of what was written; infinity is itself.
+            (Some(a), Some(b)) => {
+                a.total_cmp(&b).is_eq() || (a - b).abs() <= f64::from(f32::EPSILON) * a.abs()
+            }
             _ => wanted == shown,
         }
+    }
+}
+
+fn integer(value: &Value) -> Option<i128> {
+    match value {
+        Value::Int(v) => Some(i128::from(*v)),
+        Value::UInt(v) | Value::DateTime(v) => Some(i128::from(*v)),
+        _ => None,
     }
 }
 
@@ -91,5 +105,42 @@ pub(super) fn show(value: &Value) -> String {
         (None, Value::String(v)) => format!("{v:?}"),
         (None, Value::Null) => "null".to_owned(),
         (None, _) => "another value".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_exact_and_floats_are_their_nearest() {
+        let float = |v: f64| Value::Float(v as f32);
+        for (written, shown, met) in [
+            (Value::Int(100_000_000), Value::Int(100_000_010), false),
+            (Value::Int(-5), Value::Int(-5), true),
+            (Value::Int(7), Value::UInt(7), true),
+            (Value::UInt(u64::MAX), Value::UInt(u64::MAX - 1), false),
+            (
+                Value::DateTime(1_780_272_000_000),
+                Value::DateTime(1_780_272_000_001),
+                false,
+            ),
+            (Value::Double(0.1), float(0.1), true),
+            (Value::Double(0.1), Value::Double(0.11), false),
+            (Value::Int(3), Value::Double(3.0), true),
+            (
+                Value::Double(f64::INFINITY),
+                Value::Double(f64::INFINITY),
+                true,
+            ),
+            (Value::Bool(true), Value::Bool(false), false),
+        ] {
+            let confirm = Confirm::by_echo(1);
+            assert_eq!(
+                confirm.met_by(&written, &shown),
+                met,
+                "{written:?} {shown:?}"
+            );
+        }
     }
 }

@@ -53,18 +53,19 @@ pub(super) struct Claim<'a> {
 }
 
 impl Owners {
-    /// Whether a writer of higher priority keeps this one off.
+    /// Whether a writer of higher priority keeps this one off; with `tell`, people hear of it.
     pub(super) fn judge(
         &mut self,
         now_ms: u64,
         hold_off_ms: u64,
         claim: Claim<'_>,
+        tell: bool,
     ) -> Result<(), Refusal> {
         let key = (claim.target.clone(), claim.metric.clone());
         let Some(owner) = self.by_metric.get_mut(&key) else {
             return Ok(());
         };
-        if owner.by == claim.by.clone() || owner.value == *claim.value {
+        if owner.by == *claim.by || owner.value == *claim.value {
             return Ok(());
         }
         let recent = owner.priority > claim.priority && now_ms < owner.at_ms + hold_off_ms;
@@ -75,7 +76,9 @@ impl Owners {
             return Ok(());
         }
         let by = owner.by.clone();
-        owner.tell(now_ms, claim, true, &mut self.notices);
+        if tell {
+            owner.tell(now_ms, claim, true, &mut self.notices);
+        }
         Err(Refusal::passing(format!(
             "priority: {by} wrote this metric just now with a higher priority"
         )))
@@ -184,7 +187,7 @@ mod tests {
                 priority,
                 value: &value,
             };
-            let allowed = self.owners.judge(now_ms, 2_000, claim).is_ok();
+            let allowed = self.owners.judge(now_ms, 2_000, claim, true).is_ok();
             if allowed {
                 self.owners.sent(now_ms, claim);
             }

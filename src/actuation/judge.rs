@@ -9,12 +9,15 @@ use super::{Actuation, Gate, Refusal};
 impl Actuation {
     /// Judges the current write of a plan at the moment of sending. Returns the value before it.
     ///
+    /// `tell`: a fight over the metric becomes a notice; a dry run only asks.
+    ///
     /// An undo has no deadline and no interlock: it takes back what went out. Everything else holds for it as well.
     pub(super) fn judge(
         &mut self,
         now_ms: u64,
         running: &Running,
         gate: &mut dyn Gate,
+        tell: bool,
     ) -> Result<Option<Value>, Refusal> {
         let Some(write) = running.current() else {
             return Ok(None);
@@ -52,7 +55,8 @@ impl Actuation {
             priority: plan.priority,
             value: &write.value,
         };
-        self.owners.judge(now_ms, self.limits.hold_off_ms, claim)?;
+        self.owners
+            .judge(now_ms, self.limits.hold_off_ms, claim, tell)?;
         let previous = gate.check(write)?;
         if let Some(interlock) = &write.allow_when
             && !running.undoing

@@ -126,6 +126,15 @@ impl Actuation {
         true
     }
 
+    /// Takes a plan only to tell why it is not carried out.
+    pub fn refuse(&mut self, now_ms: u64, plan: Plan, refusal: Refusal, gate: &mut dyn Gate) {
+        if self.remember(&plan.id) {
+            let number = self.take_number();
+            self.running.insert(number, Running::new(now_ms, plan));
+            self.end_current(now_ms, number, refusal, gate);
+        }
+    }
+
     /// Notes a plan's id as seen, as after a restart; `false`: it was known.
     pub fn remember(&mut self, id: &Arc<str>) -> bool {
         if !self.known.insert(id.clone()) {
@@ -152,7 +161,7 @@ impl Actuation {
         (0..plan.writes.len())
             .map(|at| {
                 running.at = at;
-                self.judge(now_ms, &running, gate)
+                self.judge(now_ms, &running, gate, false)
             })
             .collect()
     }

@@ -136,7 +136,7 @@ impl Actuation {
         let Some(mut running) = self.running.remove(&number) else {
             return;
         };
-        let judged = self.judge(now_ms, &running, gate);
+        let judged = self.judge(now_ms, &running, gate, true);
         match judged {
             Ok(previous) if running.plan.is_sequence() => {
                 running.previous = previous;
@@ -175,7 +175,7 @@ impl Actuation {
             self.running.insert(number, running);
             return;
         }
-        let judged = self.judge(now_ms, &running, gate);
+        let judged = self.judge(now_ms, &running, gate, true);
         self.running.insert(number, running);
         match judged {
             Ok(_) => self.send(now_ms, number, gate),

@@ -558,3 +558,30 @@ fn what_the_host_refuses_is_rejected() {
     );
     assert_eq!(core.in_flight(), 0);
 }
+
+#[test]
+fn a_dry_run_only_asks_and_a_refused_plan_is_told() {
+    let (mut core, mut plant) = (Actuation::new(Limits::default()), Plant::default());
+    core.handle_request(
+        0,
+        plan("a", vec![write("E", Value::Bool(true))]),
+        &mut plant,
+    );
+    show(&mut core, 10, "E", Value::Bool(true), &mut plant);
+    let mut low = plan("b", vec![write("E", Value::Bool(false))]);
+    (low.priority, low.by) = (1, "rule:low@1".into());
+    let judged = core.explain(20, &low, &mut plant);
+    assert!(
+        matches!(&judged[..], [Err(refusal)] if refusal.reason.starts_with("priority")),
+        "{judged:?}"
+    );
+    assert!(core.poll_notice().is_none(), "nobody fights yet");
+    core.handle_request(30, low.clone(), &mut plant);
+    assert!(core.poll_notice().is_some(), "now it is a fight");
+    outcomes(&mut core);
+
+    low.id = "c".into();
+    core.refuse(40, low, Refusal::rejected("busy: so many"), &mut plant);
+    assert_eq!(outcomes(&mut core), [("c".into(), "rejected")]);
+    assert_eq!((core.in_flight(), plant.sent.len()), (0, 1));
+}

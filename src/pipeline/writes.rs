@@ -16,7 +16,8 @@ use super::gate::HostGate;
 use super::latency::Stamp;
 use super::open_writes::{OpenWrites, plan_json, target_from};
 use crate::actuation::{
-    Actuation, Confirm, Expect, Gate, Hold, HoldError, Interlock, Plan, Status, Step, Target, Write,
+    Actuation, Confirm, Expect, Gate, Hold, HoldError, Interlock, Plan, Refusal, Status, Step,
+    Target, Write,
 };
 use crate::buffer::record::{Cause, Class, RecordId};
 use crate::clock::Now;
@@ -145,7 +146,11 @@ impl Core {
         }
         if durable && plan.cause > self.durable {
             if self.writes.awaiting_disk.len() >= MOST {
-                tracing::warn!(plan = %plan.id, "too many commands wait for the disk; this one is dropped");
+                let refusal = Refusal::rejected("busy: too many commands wait for the disk");
+                self.with_gate(now, ports, |actuation, gate| {
+                    actuation.refuse(now.engine_ms, plan, refusal, gate);
+                });
+                self.drain_actuation(now, ports);
                 return;
             }
             self.writes.awaiting_disk.push_back((plan, stamp));
