@@ -136,10 +136,17 @@ impl Log {
     /// # Errors
     /// The disk refused. Nothing of it counts as appended; the same call can be made again.
     pub fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
-        let before = (self.seq, self.hash.clone(), self.size);
+        // Before what a failure rolls back to: the size is that of the file that is written to.
+        if self.size >= self.file_bytes {
+            self.file = None;
+        }
+        if self.file.is_none() {
+            self.start_file()?;
+        }
+        let before = (self.seq, self.hash.clone(), self.size, self.last_record);
         let done = self.try_append(entries);
         if done.is_err() {
-            (self.seq, self.hash, self.size) = before;
+            (self.seq, self.hash, self.size, self.last_record) = before;
             if let Some(file) = &self.file {
                 // Best effort: a torn line is cut at the next opening anyway.
                 let _ = file.set_len(self.size);
@@ -149,12 +156,6 @@ impl Log {
     }
 
     fn try_append(&mut self, entries: &[Entry]) -> io::Result<()> {
-        if self.size >= self.file_bytes {
-            self.file = None;
-        }
-        if self.file.is_none() {
-            self.start_file()?;
-        }
         let mut text = String::new();
         for entry in entries {
             let (line, hash) = line(self.seq + 1, &self.hash, entry);

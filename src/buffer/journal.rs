@@ -100,6 +100,7 @@ impl Journal {
         } = recover(storage.as_ref(), &config)?;
         // Until a thread runs there is nobody to wait for.
         state.closed = true;
+        state.cold_held = cold.held();
         let durable = state.durable();
         let appended = LANES.map(|lane| watch::Sender::new(state.ledger.lane(lane).last_id));
         let shared = Arc::new(Shared {

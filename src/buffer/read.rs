@@ -180,7 +180,8 @@ impl LaneScan {
                 match parts.next() {
                     Some(Ok(records)) => {
                         // Ordinals go on: what a damaged segment lacked is missing at its end.
-                        let ord = self.expect.unwrap_or(source.summary.ord_start());
+                        // A lost range may lie before the segment: its own start is the least.
+                        let ord = self.expect.unwrap_or(0).max(source.summary.ord_start());
                         self.cold += records.len() as u64;
                         self.take_frame(shared, ord, records.into());
                     }

@@ -123,6 +123,8 @@ pub(crate) struct State {
     pub(crate) drops: u64,
     /// Which segments go to the cold tier; `None`: there is none.
     pub(crate) archive: Option<Archive>,
+    /// Objects in the cold tier and their bytes: known here, since the index is locked over its file.
+    pub(crate) cold_held: (u64, u64),
     /// Why the cold tier's last attempt failed.
     pub(crate) cold_error: Option<String>,
 }
@@ -159,6 +161,7 @@ impl State {
             figures: Figures::default(),
             drops: 0,
             archive: None,
+            cold_held: (0, 0),
             cold_error: None,
         }
     }

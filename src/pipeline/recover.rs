@@ -17,8 +17,9 @@ use super::derived::alarm_cause;
 use super::feed::body;
 use super::open_writes::target_from;
 use crate::actuation::{Actuation, Hold};
+use crate::buffer::AppendError;
 use crate::buffer::Journal;
-use crate::buffer::record::{Cause, Class, NewRecord, Origin, Record};
+use crate::buffer::record::{Cause, Class, Record};
 use crate::clock::Now;
 use crate::state::{Batch, StateStore};
 
@@ -251,25 +252,15 @@ impl Core {
                 continue;
             }
             let key = key_of_rule(&event.key);
-            let appended = journal.append(NewRecord {
-                class: Class::Alarm,
-                origin: Origin::Derived,
-                engine_ms: now.engine_ms,
-                received_ms: now.wall_ms,
-                clock_trusted: now.trusted,
-                key,
-                seq: None,
-                bdseq: None,
-                schema: None,
-                cause: Some(cause),
-                traceparent: self.traces.follow(cause),
-                body: bodies::alarm(&event, now.wall_ms).to_string().into(),
-                extra: Vec::new(),
-            });
-            if let Ok(record) = appended {
-                self.note_trace(&record);
-                self.last_record = record.id;
-                restored.completed += 1;
+            let body = bodies::alarm(&event, now.wall_ms).to_string().into();
+            match journal.append(self.derived(now, Class::Alarm, key, Some(cause), body)) {
+                Ok(record) => {
+                    self.note_trace(&record);
+                    self.last_record = record.id;
+                    restored.completed += 1;
+                }
+                Err(AppendError::Full(record)) => journal.dropped(record.origin, "disk_full", 1),
+                Err(AppendError::Stopped) => {}
             }
         }
     }

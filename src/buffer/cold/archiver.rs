@@ -26,7 +26,7 @@ const MOST: Duration = Duration::from_secs(60);
 /// How often objects are looked at for their age and number.
 const PRUNE: Duration = Duration::from_secs(60);
 
-/// Archives a journal's segments until the journal is gone or closing.
+/// Archives a journal's segments until the journal closes.
 pub(crate) struct Archiver {
     journal: Journal,
     store: Arc<Store>,
@@ -62,7 +62,7 @@ impl Archiver {
                     wait = RETRY;
                 }
                 Err(error) => {
-                    let text = chain(&error);
+                    let text = crate::telemetry::chain(&error);
                     tracing::warn!(
                         error = text,
                         wait_s = wait.as_secs(),
@@ -110,26 +110,16 @@ impl Archiver {
         let retention = self.config.retention.map(|span| span.as_millis());
         let most = self.config.max.map(|max| max.0);
         while let Some(entry) = self.journal.cold_surplus(retention, most) {
+            self.store.delete(&entry.manifest())?;
+            self.store.delete(&entry.object)?;
+            // Last: what could not be removed is still known, and tried again.
             self.journal
                 .forget_cold(&entry.object)
                 .map_err(StoreError::Segment)?;
-            self.store.delete(&entry.object)?;
-            self.store.delete(&entry.manifest())?;
             tracing::info!(object = entry.object, "object removed: retention");
         }
         Ok(())
     }
-}
-
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 /// Brings one segment to the store, verified; the same again where it was interrupted.

@@ -2,6 +2,7 @@
 //! on upload bandwidth.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -28,6 +29,8 @@ const CONNECT: Duration = Duration::from_secs(15);
 const SILENCE: Duration = Duration::from_secs(60);
 /// Bytes sent at once under a cap.
 const PIECE: usize = 4 << 10;
+/// Bytes sent at once without one.
+const UNCAPPED: usize = 64 << 10;
 
 /// Makes the client that the store uses.
 #[derive(Debug, Clone)]
@@ -130,12 +133,11 @@ impl HttpService for Service {
             .await
             .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?
             .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?;
-        let size = body.content_length();
         let body = Paced {
             pieces: body.collect().await?.to_bytes(),
-            size,
             pace: self.pace.clone(),
             wait: None,
+            sent: Arc::default(),
         };
         let request = hyper::Request::from_parts(parts, body);
         if secure {
@@ -160,12 +162,20 @@ where
         .await
         .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?;
     tokio::spawn(connection);
-    // A capped upload takes as long as it takes; the answer must follow within the time of silence.
-    let paced = request.body().expected();
-    let response = tokio::time::timeout(SILENCE + paced, sender.send_request(request))
-        .await
-        .map_err(|_| silent())?
-        .map_err(|error| failed(HttpErrorKind::Interrupted)(Box::new(error)))?;
+    // An upload takes as long as it takes, while it moves.
+    let sent = Arc::clone(&request.body().sent);
+    let answered = {
+        let mut answer = std::pin::pin!(sender.send_request(request));
+        loop {
+            let before = sent.load(Ordering::Relaxed);
+            match tokio::time::timeout(SILENCE, &mut answer).await {
+                Ok(answered) => break answered,
+                Err(_) if sent.load(Ordering::Relaxed) > before => {}
+                Err(_) => return Err(silent()),
+            }
+        }
+    };
+    let response = answered.map_err(|error| failed(HttpErrorKind::Interrupted)(Box::new(error)))?;
     let (parts, body) = response.into_parts();
     let frames = futures_util::stream::unfold((body, sender), |(mut body, sender)| async move {
         let frame = match tokio::time::timeout(SILENCE, body.frame()).await {
@@ -201,21 +211,17 @@ impl Body for SyncBody {
 /// A request's body, no faster than the cap.
 struct Paced {
     pieces: Bytes,
-    size: usize,
     pace: Option<Arc<Mutex<Pace>>>,
     wait: Option<Pin<Box<Sleep>>>,
+    /// Bytes that were taken so far: whether it moves.
+    sent: Arc<AtomicU64>,
 }
 
 impl Paced {
-    /// How long the cap makes it take.
-    fn expected(&self) -> Duration {
-        let rate = self
-            .pace
-            .as_ref()
-            .map(|pace| pace.lock().unwrap_or_else(PoisonError::into_inner).rate);
-        rate.map_or(SILENCE, |rate| {
-            SILENCE + Duration::from_secs(2 * self.size as u64 / rate.max(1))
-        })
+    fn next(&mut self, most: usize) -> Option<Result<Frame<Bytes>, HttpError>> {
+        let piece = self.pieces.split_to(most.min(self.pieces.len()));
+        self.sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        Some(Ok(Frame::data(piece)))
     }
 }
 
@@ -231,7 +237,7 @@ impl Body for Paced {
             return Poll::Ready(None);
         }
         let Some(pace) = self.pace.clone() else {
-            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.pieces)))));
+            return Poll::Ready(self.next(UNCAPPED));
         };
         let len = self.pieces.len().min(PIECE);
         let wait = self.wait.get_or_insert_with(|| {
@@ -245,7 +251,7 @@ impl Body for Paced {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => {
                 self.wait = None;
-                Poll::Ready(Some(Ok(Frame::data(self.pieces.split_to(len)))))
+                Poll::Ready(self.next(len))
             }
         }
     }

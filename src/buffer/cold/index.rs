@@ -185,7 +185,13 @@ impl Index {
         };
         let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
         let mut bytes = vec![0; len];
-        let read = file.read_at(0, &mut bytes)?;
+        let mut read = 0;
+        while let Some(rest) = bytes.get_mut(read..).filter(|rest| !rest.is_empty()) {
+            match file.read_at(read as u64, rest)? {
+                0 => break,
+                more => read += more,
+            }
+        }
         bytes.truncate(read);
         let whole = bytes
             .iter()
@@ -225,9 +231,8 @@ impl Index {
 
     fn append(&mut self, storage: &dyn Storage, line: &Line) -> io::Result<()> {
         if self.file.is_none() {
-            let file = storage.create(INDEX, 0)?;
+            self.file = Some((storage.create(INDEX, 0)?, 0));
             storage.sync_dir()?;
-            self.file = Some((file, 0));
         }
         let Some((file, end)) = &mut self.file else {
             return Ok(());
@@ -247,7 +252,7 @@ impl Index {
         Ok(())
     }
 
-    /// Takes an entry out, durably, before its object goes.
+    /// Takes an entry out, durably, once its object is gone.
     pub(crate) fn remove(&mut self, storage: &dyn Storage, object: &str) -> io::Result<()> {
         let gone = object.to_owned();
         self.append(storage, &Line::Gone { gone })?;
@@ -271,5 +276,10 @@ impl Index {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Objects, and their bytes.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        (self.entries.len() as u64, self.bytes)
     }
 }

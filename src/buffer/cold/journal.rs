@@ -71,10 +71,13 @@ impl Journal {
     pub(crate) fn archived(&self, entry: Entry) -> io::Result<()> {
         let lane = entry.lane();
         let (no, last_id) = (entry.segment, entry.last_id);
-        self.shared
-            .cold()
-            .add(self.shared.storage.as_ref(), entry)?;
+        let held = {
+            let mut index = self.shared.cold();
+            index.add(self.shared.storage.as_ref(), entry)?;
+            index.held()
+        };
         let mut state = self.shared.lock();
+        state.cold_held = held;
         if let Some(lane) = lane {
             for segment in &mut state.lane_mut(lane).segments {
                 if segment.no() == no && segment.summary.last_id == last_id {
@@ -107,11 +110,15 @@ impl Journal {
         (much || old).then(|| Arc::clone(oldest))
     }
 
-    /// An object is about to be removed.
+    /// An object was removed from the store.
     pub(crate) fn forget_cold(&self, object: &str) -> io::Result<()> {
-        self.shared
-            .cold()
-            .remove(self.shared.storage.as_ref(), object)
+        let held = {
+            let mut index = self.shared.cold();
+            index.remove(self.shared.storage.as_ref(), object)?;
+            index.held()
+        };
+        self.shared.lock().cold_held = held;
+        Ok(())
     }
 
     /// Undelivered records that lie in the cold tier alone, and the segments that hold them.
@@ -130,13 +137,10 @@ impl Journal {
 
     /// How the cold tier does; `None` where there is none.
     pub(crate) fn cold_status(&self) -> Option<Status> {
-        let (objects, bytes) = {
-            let index = self.shared.cold();
-            (index.len() as u64, index.bytes())
-        };
         let (_, parked) = self.parked();
         let state = self.shared.lock();
         let archive = state.archive?;
+        let (objects, bytes) = state.cold_held;
         let waiting = LANES
             .into_iter()
             .flat_map(|lane| state.lane(lane).segments.iter())

@@ -400,7 +400,8 @@ fn plain(metric: &Metric) -> Metric {
     plain.quality = metric.quality;
     let kept = match metric.value {
         // Both lie in one column; the type tells them apart.
-        Value::Float(_) => metric.datatype == Kind::Float,
+        // A signalling NaN would come back quiet: it goes whole.
+        Value::Float(v) => metric.datatype == Kind::Float && !v.is_nan(),
         Value::Double(_) => metric.datatype != Kind::Float,
         Value::Null
         | Value::Int(_)
