@@ -139,7 +139,6 @@ fn with_password(text: &str, user: &str, password: &[u8]) -> Result<String, User
 /// What a client says of itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Credentials {
-    client: Box<str>,
     user: Option<Box<str>>,
     password: Option<Bytes>,
     certificate: Option<Arc<str>>,
@@ -149,7 +148,6 @@ pub(crate) struct Credentials {
 impl Credentials {
     pub(crate) fn of(request: &Connect, origin: &Origin) -> Self {
         Self {
-            client: request.client.clone(),
             user: request.user.clone(),
             password: request.password.clone(),
             certificate: origin.certificate.clone(),
@@ -159,9 +157,8 @@ impl Credentials {
 
     /// A name and a password of which nothing else is known; never taken for a client of this machine.
     #[cfg(feature = "rumqttd")]
-    pub(crate) fn login(client: &str, user: &str, password: Bytes) -> Self {
+    pub(crate) fn login(user: &str, password: Bytes) -> Self {
         Self {
-            client: client.into(),
             user: Some(user.into()),
             password: Some(password),
             certificate: None,
@@ -174,7 +171,6 @@ impl Credentials {
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) user: Option<Arc<str>>,
-    pub(crate) rights: Arc<Rights>,
 }
 
 /// Users and rights as last loaded.
@@ -232,11 +228,6 @@ impl Access {
     pub(crate) fn rights(&self, user: Option<&str>, client: &str) -> Arc<Rights> {
         self.acl.rights(user, client)
     }
-
-    fn identity(&self, user: Option<Arc<str>>, client: &str) -> Identity {
-        let rights = self.acl.rights(user.as_deref(), client);
-        Identity { user, rights }
-    }
 }
 
 /// Finds out who a client is; `Err` is the reason code of the CONNACK. A certificate that the listener checked
@@ -245,9 +236,10 @@ pub(crate) async fn authenticate(
     access: Arc<Access>,
     credentials: Credentials,
 ) -> Result<Identity, u8> {
-    let client = &credentials.client;
     if let Some(name) = &credentials.certificate {
-        return Ok(access.identity(Some(Arc::clone(name)), client));
+        return Ok(Identity {
+            user: Some(Arc::clone(name)),
+        });
     }
     let Some(user) = credentials.user.filter(|_| !access.users.is_empty()) else {
         let open = match access.anonymous {
@@ -256,7 +248,7 @@ pub(crate) async fn authenticate(
             Anonymous::Loopback => credentials.address.to_canonical().is_loopback(),
         };
         return if open {
-            Ok(access.identity(None, client))
+            Ok(Identity { user: None })
         } else {
             Err(reason::NOT_AUTHORIZED)
         };
@@ -274,7 +266,9 @@ pub(crate) async fn authenticate(
     })
     .await;
     match right {
-        Ok(Some(())) => Ok(access.identity(Some(user.into()), client)),
+        Ok(Some(())) => Ok(Identity {
+            user: Some(user.into()),
+        }),
         _ => Err(reason::BAD_USER_OR_PASSWORD),
     }
 }
@@ -285,7 +279,6 @@ mod tests {
 
     fn credentials(user: Option<&str>, password: &str, address: &str) -> Credentials {
         Credentials {
-            client: "c".into(),
             user: user.map(Into::into),
             password: Some(Bytes::copy_from_slice(password.as_bytes())),
             certificate: None,

@@ -20,8 +20,39 @@ pub(crate) struct Clients {
     disconnects: Tally,
     recent: VecDeque<(Instant, Event)>,
     refused: Tally,
-    logged: Option<Instant>,
+    /// One entry a reason.
+    lately: Vec<Lately>,
+    due: Vec<Refusal>,
+}
+
+/// When a reason was last logged, and how often it was not since.
+#[derive(Debug)]
+struct Lately {
+    why: &'static str,
+    logged: Instant,
     silent: u64,
+}
+
+/// A refusal that is to be logged, once nobody waits for the router.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    why: &'static str,
+    client: String,
+    what: String,
+    others: u64,
+}
+
+impl Refusal {
+    /// Writes the line.
+    pub(crate) fn log(&self) {
+        let Self {
+            why,
+            client,
+            what,
+            others,
+        } = self;
+        tracing::warn!(client, reason = why, what, others, "refused");
+    }
 }
 
 impl Clients {
@@ -38,7 +69,7 @@ impl Clients {
         self.recent.push_back((now, event.clone()));
     }
 
-    /// Counts a refusal; logs it where none was logged lately.
+    /// Counts a refusal; it is to be logged where none was for this reason lately.
     pub(crate) fn refuse(
         &mut self,
         now: Instant,
@@ -47,14 +78,33 @@ impl Clients {
         what: &dyn Display,
     ) {
         self.refused.add(why, 1);
-        let quiet = |at: Instant| now.saturating_duration_since(at) < QUIET;
-        if self.logged.is_some_and(quiet) {
-            self.silent += 1;
-            return;
+        let mut others = 0;
+        match self.lately.iter_mut().find(|lately| lately.why == why) {
+            Some(lately) if now.saturating_duration_since(lately.logged) < QUIET => {
+                lately.silent += 1;
+                return;
+            }
+            Some(lately) => {
+                others = std::mem::take(&mut lately.silent);
+                lately.logged = now;
+            }
+            None => self.lately.push(Lately {
+                why,
+                logged: now,
+                silent: 0,
+            }),
         }
-        let others = std::mem::take(&mut self.silent);
-        self.logged = Some(now);
-        tracing::warn!(client, reason = why, %what, others, "refused");
+        self.due.push(Refusal {
+            why,
+            client: client.to_owned(),
+            what: what.to_string(),
+            others,
+        });
+    }
+
+    /// What is to be logged.
+    pub(crate) fn take_due(&mut self) -> Vec<Refusal> {
+        std::mem::take(&mut self.due)
     }
 
     /// Refusals by reason.
@@ -86,13 +136,17 @@ mod tests {
         let refuse = |clients: &mut Clients, after: u64| {
             let now = start + Duration::from_millis(after);
             clients.refuse(now, "publish_rights", "c", &"topic");
-            clients.silent
+            (clients.lately[0].silent, clients.take_due().len())
         };
-        assert_eq!(refuse(&mut clients, 0), 0);
-        assert_eq!(refuse(&mut clients, 10), 1);
-        assert_eq!(refuse(&mut clients, 4999), 2);
-        assert_eq!(refuse(&mut clients, 5000), 0, "said with the next one");
-        assert_eq!(clients.refused(), [("publish_rights", 4)]);
+        assert_eq!(refuse(&mut clients, 0), (0, 1));
+        assert_eq!(refuse(&mut clients, 10), (1, 0));
+        assert_eq!(refuse(&mut clients, 4999), (2, 0));
+        // A flood for one reason hides no other.
+        clients.refuse(start, "connect_password", "c", &"address");
+        assert_eq!(clients.take_due().len(), 1);
+        assert_eq!(refuse(&mut clients, 5000), (0, 1), "said with the next one");
+        let refused = [("publish_rights", 4), ("connect_password", 1)];
+        assert_eq!(clients.refused(), refused);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,10 @@ where
     let read = timeout_at(deadline.into(), read_connect(&mut stream, limit)).await;
     let (request, rest) = match read {
         Ok(Ok(read)) => read,
-        Ok(Err(())) => return,
+        Ok(Err(None)) => return,
+        Ok(Err(Some(error))) => {
+            return shell.turn_away("connect_malformed", origin.address, &error);
+        }
         Err(_) => {
             return shell.turn_away("connect_timeout", origin.address, &"no CONNECT in time");
         }
@@ -94,13 +97,21 @@ where
     }
     let link = shell.new_link();
     let accepted = verdict.and_then(|identity| {
-        let peer = Peer {
-            address: origin.address,
-            user: identity.user,
-            rights: identity.rights,
-        };
         shell
-            .with(|router| router.connect(Instant::now(), request, &peer, &link))
+            .with(|router| {
+                // As they are now: a reload may have come while the password was checked.
+                let rights = shell
+                    .access
+                    .read()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .rights(identity.user.as_deref(), &request.client);
+                let peer = Peer {
+                    address: origin.address,
+                    user: identity.user,
+                    rights,
+                };
+                router.connect(Instant::now(), request, &peer, &link)
+            })
             .unwrap_or(Err(reason::SERVER_UNAVAILABLE))
     });
     match accepted {
@@ -174,7 +185,11 @@ async fn farewell<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, out: &[u8])
 
 /// Reads until CONNECT is complete; what came after it is returned too. An error has been answered where the norm
 /// has an answer.
-async fn read_connect<S>(stream: &mut S, limit: usize) -> Result<(Connect, Bytes), ()>
+/// CONNECT, and what came behind it; `None`: the client left.
+async fn read_connect<S>(
+    stream: &mut S,
+    limit: usize,
+) -> Result<(Connect, Bytes), Option<DecodeError>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -182,18 +197,18 @@ where
     loop {
         // Only CONNECT may come first; anything else is not worth waiting for.
         if buffer.first().is_some_and(|first| *first != 0x10) {
-            return Err(());
+            return Err(Some(DecodeError::Protocol("CONNECT must come first")));
         }
         let found = match frame(&buffer, limit) {
             Ok(found) => found,
-            Err(_) => return Err(()),
+            Err(error) => return Err(Some(error)),
         };
         if let Some(frame) = found.filter(|f| f.total <= buffer.len()) {
             let packet = buffer.split_to(frame.total).freeze();
             let body = packet.get(frame.header..).unwrap_or_default();
             return match decode(Version::V311, frame.first, body, None) {
                 Ok(Packet::Connect(connect)) => Ok((*connect, buffer.freeze())),
-                Ok(_) => Err(()),
+                Ok(_) => Err(Some(DecodeError::Protocol("CONNECT must come first"))),
                 Err(error) => {
                     let v5 = body.get(6) == Some(&5)
                         || matches!(error, DecodeError::Version(level) if level > 5);
@@ -201,13 +216,13 @@ where
                     if v5 || matches!(error, DecodeError::Version(_)) {
                         refuse(stream, version, error.reason()).await;
                     }
-                    Err(())
+                    Err(Some(error))
                 }
             };
         }
         match stream.read_buf(&mut buffer).await {
             Ok(n) if n > 0 => {}
-            _ => return Err(()),
+            _ => return Err(None),
         }
     }
 }

@@ -242,14 +242,14 @@ impl RumqttdBroker {
         // Without a handler rumqttd lets everybody in; with one it refuses those without a name.
         if config.users_file.is_some() {
             let (access, secret) = (Arc::clone(&self.access), Arc::clone(&self.secret));
-            connections.set_auth_handler(move |client: String, user: String, password: String| {
+            connections.set_auth_handler(move |_client: String, user: String, password: String| {
                 let access = Arc::clone(&access.read().unwrap_or_else(PoisonError::into_inner));
                 let probing = secret.is(&password);
                 async move {
                     if probing {
                         return true;
                     }
-                    let login = Credentials::login(&client, &user, password.into());
+                    let login = Credentials::login(&user, password.into());
                     auth::authenticate(access, login).await.is_ok()
                 }
             });

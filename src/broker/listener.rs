@@ -63,6 +63,7 @@ pub(crate) async fn accept(listener: TcpListener, shell: Arc<Shell>, door: Door)
         if fits.is_err()
             && shell.open() > door.connections.saturating_add(door.connections / 8 + 64)
         {
+            shell.turn_away("connections", address, &"closed at once: far too many");
             continue;
         }
         // Small packets must not wait for each other; a socket that refuses this still works.

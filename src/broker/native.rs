@@ -23,6 +23,9 @@ use super::validity::{REPEAT, Validity};
 use super::websocket::Gate;
 use super::{BrokerStats, Handle, Publish, PublishError};
 
+/// The last write of the state may take this long at least.
+const LAST_WRITE: Duration = Duration::from_secs(2);
+
 /// What is told of certificates, exchanged with them.
 type SharedValidity = Arc<RwLock<Vec<Validity>>>;
 
@@ -220,13 +223,14 @@ impl NativeBroker {
                 .write()
                 .unwrap_or_else(PoisonError::into_inner) = fresh.validity;
         }
-        self.shell
-            .with(|router| router.renew_rights(|user, client| access.rights(user, client)))?;
+        // First for those who come, then for those who are there: nobody slips in between with the old rights.
         *self
             .shell
             .access
             .write()
-            .unwrap_or_else(PoisonError::into_inner) = access;
+            .unwrap_or_else(PoisonError::into_inner) = Arc::clone(&access);
+        self.shell
+            .with(|router| router.renew_rights(|user, client| access.rights(user, client)))?;
         Ok(())
     }
 
@@ -268,7 +272,11 @@ impl NativeBroker {
         if let Some((outbox, thread)) = writer {
             outbox.stop();
             // Its last write is on the way; a panic in it has been told as a failure of the core.
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            let joined = tokio::task::spawn_blocking(move || thread.join());
+            let last = deadline.max(Instant::now() + LAST_WRITE);
+            if tokio::time::timeout_at(last.into(), joined).await.is_err() {
+                tracing::error!("the broker's state was not written in time: the disk hangs");
+            }
         }
     }
 }

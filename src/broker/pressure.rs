@@ -19,6 +19,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// The share is the bound divided by this.
 pub(crate) const SHARE: usize = 64;
 
+/// The longest that publishers wait for one subscriber, however well it gets on: one that lags may not stop a plant.
+pub(crate) const MOST: Duration = Duration::from_secs(15);
+
 /// What a subscriber asks of its publishers.
 #[derive(Debug, Default)]
 pub(crate) enum Pressure {
@@ -35,6 +38,7 @@ pub(crate) enum Pressure {
 #[derive(Debug)]
 pub(crate) struct Hold {
     publishers: HashMap<u64, Arc<Link>>,
+    began: Instant,
     since: Instant,
     messages: usize,
     bytes: usize,
@@ -45,6 +49,7 @@ impl Hold {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             publishers: HashMap::new(),
+            began: now,
             since: now,
             messages: 0,
             bytes: 0,
@@ -76,7 +81,7 @@ impl Hold {
 
     /// When patience ends.
     pub(crate) fn due(&self) -> Instant {
-        self.since + PATIENCE
+        (self.since + PATIENCE).min(self.began + MOST)
     }
 }
 

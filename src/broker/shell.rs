@@ -11,6 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::auth::Access;
+use super::clients::Refusal;
 use super::codec::reason;
 use super::link::{Cause, Link};
 use super::persist::Outbox;
@@ -47,7 +48,7 @@ pub(crate) struct Shell {
     /// The pipeline is behind: connections do not read.
     paused: AtomicBool,
     /// Connections that wait for the pipeline.
-    waiting: Mutex<Vec<Arc<Link>>>,
+    waiting: Mutex<HashMap<u64, Arc<Link>>>,
     pump: Notify,
     timer: Notify,
     next_link: AtomicU64,
@@ -119,7 +120,10 @@ impl Shell {
         if sooner {
             guarded.armed = next;
         }
+        let refusals = guarded.router.clients.take_due();
         drop(guarded);
+        // A log that is slow holds up nobody else.
+        refusals.iter().for_each(Refusal::log);
         for link in first.into_iter().chain(rest) {
             link.wake();
         }
@@ -172,9 +176,13 @@ impl Shell {
                 }
             }
             self.paused.store(false, Ordering::Release);
+            // A flush that found no room just before has told nobody: this one tries again, and calls if it must.
+            if self.with(|_| ()).is_err() {
+                return;
+            }
             let waiting =
                 std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-            for link in waiting {
+            for link in waiting.into_values() {
                 link.wake();
             }
         }
@@ -230,9 +238,7 @@ impl Shell {
             return false;
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !waiting.iter().any(|l| l.id == link.id) {
-            waiting.push(Arc::clone(link));
-        }
+        waiting.entry(link.id).or_insert_with(|| Arc::clone(link));
         drop(waiting);
         // Caught up in between: the pump may not have seen this link.
         self.paused.load(Ordering::Acquire)
