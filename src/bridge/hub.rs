@@ -150,15 +150,21 @@ pub(super) async fn look(
         finding.mend = request("UPDATE", &body);
         return;
     }
-    for lane in LANES {
-        let name = stream::name(gateway, lane);
-        let source = info
-            .get("sources")
-            .and_then(Value::as_array)
-            .and_then(|all| {
-                all.iter()
-                    .find(|source| source.get("name") == Some(&json!(name)))
-            });
+    for wanted in sources(hub, gateway) {
+        let name = wanted
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let all = info.get("sources").and_then(Value::as_array);
+        let source = all.and_then(|all| all.iter().find(|source| same(source, &wanted)));
+        if let Some(error) = source.and_then(|source| source.get("error")) {
+            report.say(
+                Level::Error,
+                format!("{what}, source {name}"),
+                error.to_string(),
+            );
+            continue;
+        }
         let number = |field: &str| source.and_then(|source| source.get(field)?.as_i64());
         let lag = number("lag").unwrap_or(0);
         // Nanoseconds since its last word; -1: never.

@@ -235,7 +235,14 @@ impl<U: Uplink> LaneTask<U> {
                     }
                     self.wanted = Some((ticket, after));
                 }
-                Action::Publish(publish) => self.publish(publish).await,
+                Action::Publish(publish) => {
+                    // Its bytes are safe before anything takes its place: a kill may come right behind the gap.
+                    if let Some(cause) = self.drain.on_trial(publish.mark.record) {
+                        let cause = cause.to_owned();
+                        self.quarantine(publish.mark.record, &cause).await;
+                    }
+                    self.publish(publish).await;
+                }
                 Action::Keep(checkpoint) => {
                     self.unkept = Some(checkpoint);
                     self.keep_checkpoint().await;

@@ -1,6 +1,6 @@
 //! Rates and figures of one lane.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -36,7 +36,7 @@ impl Meter {
             rate: 0.0,
             growth: 0.0,
             state: UplinkState::default(),
-            since_ms: wall_ms(),
+            since_ms: crate::clock::wall_ms(),
         }
     }
 
@@ -68,7 +68,7 @@ impl Meter {
         let (state, detail) = drain.state();
         if state != self.state {
             self.state = state;
-            self.since_ms = wall_ms();
+            self.since_ms = crate::clock::wall_ms();
         }
         let (in_flight, window) = drain.in_flight();
         let counters = drain.counters();
@@ -97,12 +97,4 @@ impl Meter {
             acked: drain.acked(),
         }
     }
-}
-
-fn wall_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-        })
 }

@@ -51,6 +51,13 @@ impl Drain {
         self.acked
     }
 
+    /// Why a gap message stands in for this record, while that is only tried.
+    #[must_use]
+    pub fn on_trial(&self, record: RecordId) -> Option<&str> {
+        let (of, cause) = self.trial.as_ref()?;
+        (*of == record).then_some(cause.as_str())
+    }
+
     /// The reading that was asked for and has brought nothing yet.
     #[must_use]
     pub fn unanswered_read(&self) -> Option<(u64, RecordId)> {

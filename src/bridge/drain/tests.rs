@@ -599,7 +599,6 @@ impl Sim {
         self.act();
     }
 
-    /// Peace: everything works again; the lane must come to rest.
     /// What can move, moves; else time goes on to the next thing that is due.
     fn turn(&mut self) {
         let moved = self.reads.is_some()
@@ -626,6 +625,7 @@ impl Sim {
         self.act();
     }
 
+    /// Peace: everything works again; the lane must come to rest.
     fn heal(&mut self) {
         self.server.busy = false;
         self.server.full = false;

@@ -132,6 +132,9 @@ impl<U: Uplink> LaneTask<U> {
 
     /// Why a record can't be sent.
     pub(super) fn cause(&self, record: RecordId) -> String {
+        if let Some(cause) = self.drain.on_trial(record) {
+            return cause.to_owned();
+        }
         if let Some((given_up, cause)) = &self.given_up
             && *given_up == record
         {

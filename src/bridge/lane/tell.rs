@@ -59,8 +59,10 @@ impl<U: Uplink> LaneTask<U> {
                 .source
                 .read(lane, record.saturating_sub(1), 1, 1)
                 .map_err(|error| std::io::Error::other(error.to_string()))?;
-            let Some(record) = records.first() else {
-                return Ok(Kept::Already);
+            let Some(record) = records.first().filter(|it| it.id == record) else {
+                return Err(std::io::Error::other(
+                    "the journal no longer has the record",
+                ));
             };
             shared
                 .quarantine
