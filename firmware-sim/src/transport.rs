@@ -262,10 +262,12 @@ impl Runner {
         let mut ticks = tokio::time::interval_at(Instant::now() + self.phase(), self.period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let dt = self.period.as_secs_f64();
+        let mut connected = false;
         loop {
             let messages = tokio::select! {
                 heard = link.poll() => match heard {
                     Ok(Heard::Connected) => {
+                        connected = true;
                         for filter in &wanted {
                             if !link.subscribe(filter) {
                                 return End::Broken;
@@ -286,7 +288,8 @@ impl Runner {
                         return End::Broken;
                     }
                 },
-                _ = ticks.tick() => {
+                // Before CONNACK a cancelled poll would connect anew.
+                _ = ticks.tick(), if connected => {
                     match self.begin_due(started, pending, outcome, false) {
                         None => {}
                         Some(end @ End::Away(_)) => {

@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::harness::gateway::{Gateway, free_address};
-use crate::harness::mqtt::{Client, Packet};
+use crate::harness::gateway::{Gateway, free_address, get};
+use crate::harness::mqtt::{self, Client, Packet, frame};
 
 /// The longest that a message of the plant may take on a machine that is busy with everything else.
 const HEARD_WITHIN: Duration = Duration::from_secs(20);
@@ -48,24 +48,9 @@ impl Dice {
     }
 }
 
-fn packet(first: u8, body: &[u8]) -> Vec<u8> {
-    let mut out = vec![first];
-    let mut left = body.len();
-    loop {
-        let byte = u8::try_from(left % 128).unwrap();
-        left /= 128;
-        out.push(if left > 0 { byte | 0x80 } else { byte });
-        if left == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(body);
-    out
-}
-
 fn text(text: &str) -> Vec<u8> {
-    let mut out = u16::try_from(text.len()).unwrap().to_be_bytes().to_vec();
-    out.extend_from_slice(text.as_bytes());
+    let mut out = Vec::new();
+    mqtt::text(&mut out, text.as_bytes());
     out
 }
 
@@ -81,7 +66,7 @@ fn connect(dice: &mut Dice) -> (Vec<u8>, bool) {
     body.extend_from_slice(properties);
     body.extend(text("hostile/will"));
     body.extend(text("gone"));
-    (packet(0x10, &body), v5)
+    (frame(0x10, &body), v5)
 }
 
 fn subscribe(v5: bool, filter: &str, qos: u8) -> Vec<u8> {
@@ -89,7 +74,7 @@ fn subscribe(v5: bool, filter: &str, qos: u8) -> Vec<u8> {
     body.extend_from_slice(if v5 { b"\0" } else { b"" });
     body.extend(text(filter));
     body.push(qos);
-    packet(0x82, &body)
+    frame(0x82, &body)
 }
 
 fn publish(v5: bool, topic: &str, qos: u8, id: u16, size: usize) -> Vec<u8> {
@@ -99,7 +84,7 @@ fn publish(v5: bool, topic: &str, qos: u8, id: u16, size: usize) -> Vec<u8> {
     }
     body.extend_from_slice(if v5 { b"\0" } else { b"" });
     body.resize(body.len() + size, b'z');
-    packet(0x30 | qos << 1, &body)
+    frame(0x30 | qos << 1, &body)
 }
 
 const TOPICS: [&str; 6] = [
@@ -122,7 +107,7 @@ fn conversation(dice: &mut Dice) -> Vec<u8> {
             0 => subscribe(v5, "hostile/#", qos),
             1 => subscribe(v5, "#", qos),
             2 => vec![0xc0, 0],
-            3 => packet(0x62, &id.to_be_bytes()),
+            3 => frame(0x62, &id.to_be_bytes()),
             _ => publish(v5, topic, qos, id, dice.roll(3000)),
         };
         out.extend(more);
@@ -224,6 +209,24 @@ fn resident_kb(pid: u32) -> u64 {
         .expect("resident memory")
 }
 
+/// Each thread of the gateway: state, nanoseconds on a CPU and waiting for one, and where it sleeps. Waiting that grows
+/// with the clock is starvation; neither growing is a hang.
+fn threads(pid: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let line = |task: std::fs::DirEntry| {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let (stat, name) = (read("stat"), read("comm"));
+        let state = stat
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next());
+        let (times, place) = (read("schedstat"), read("wchan"));
+        format!("{} {state:?} {} {place}", name.trim(), times.trim())
+    };
+    let lines = tasks.into_iter().flatten().flatten().map(line);
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// One publisher and one subscriber; the longest that a message took.
 fn plant(address: SocketAddr, end: Instant) -> (u64, Duration) {
     let mut subscriber = Client::connect(address, "plant-subscriber", None);
@@ -243,7 +246,7 @@ fn plant(address: SocketAddr, end: Instant) -> (u64, Duration) {
         );
         // QoS 1: packet ids of the broker count from 1 and are acknowledged in order.
         let id = u16::try_from((n - 1) % 65_535 + 1).unwrap();
-        subscriber.send(&packet(0x40, &id.to_be_bytes()));
+        subscriber.send(&frame(0x40, &id.to_be_bytes()));
         longest = longest.max(sent.elapsed());
         assert!(longest < HEARD_WITHIN, "message {n} took {longest:?}");
         std::thread::park_timeout(Duration::from_millis(20));
@@ -292,8 +295,16 @@ fn a_plant_goes_on_among_hostile_clients() {
         } else {
             late = late.max(now);
         }
-        assert_eq!(gateway.status()["mqtt"]["engine"], "native");
+        let answer = get(gateway.admin, "/api/status");
+        assert!(
+            matches!(answer, Ok((200, _))),
+            "no status: {answer:?}; threads:\n{}",
+            threads(pid)
+        );
         std::thread::park_timeout(Duration::from_millis(200));
+    }
+    if Instant::now() < end {
+        println!("the plant ended early; threads:\n{}", threads(pid));
     }
     let (messages, longest) = heard.join().expect("the plant is heard throughout");
     let half_open = runtime.block_on(wall).unwrap();
@@ -304,6 +315,8 @@ fn a_plant_goes_on_among_hostile_clients() {
          resident {early} KiB, then at most {late} KiB; {mqtt:#}",
         attacks.load(Ordering::Relaxed)
     );
+    assert_eq!(mqtt["engine"], "native");
+    assert!(half_open > 0, "no half-open CONNECT was closed");
     assert!(messages > seconds() && attacks.load(Ordering::Relaxed) > seconds());
     assert!(
         late < early + early / 2 + (64 << 10),

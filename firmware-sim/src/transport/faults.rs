@@ -203,14 +203,18 @@ impl Runner {
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
             // A clone is a fault, so what it says is not the fleet's.
             let mut tally = Tally::default();
+            let mut connected = false;
             loop {
                 let messages = tokio::select! {
                     heard = link.poll() => match heard {
-                        Ok(Heard::Connected) => other.ready(now_ms()),
+                        Ok(Heard::Connected) => {
+                            connected = true;
+                            other.ready(now_ms())
+                        }
                         Ok(_) => continue,
                         Err(_) => return,
                     },
-                    _ = ticks.tick() => other.step(period.as_secs_f64(), now_ms()),
+                    _ = ticks.tick(), if connected => other.step(period.as_secs_f64(), now_ms()),
                 };
                 for message in messages {
                     send(&link, message, &mut tally);

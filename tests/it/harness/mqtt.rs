@@ -27,12 +27,12 @@ pub enum Packet {
     Other(u8),
 }
 
-fn text(out: &mut Vec<u8>, text: &[u8]) {
+pub fn text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(&u16::try_from(text.len()).unwrap().to_be_bytes());
     out.extend_from_slice(text);
 }
 
-fn frame(first: u8, body: &[u8]) -> Vec<u8> {
+pub fn frame(first: u8, body: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     let mut length = body.len();
     loop {

@@ -27,6 +27,10 @@ impl PowerCut {
     /// the story has nothing to say here.
     pub fn new(megabytes: u64) -> Option<Self> {
         if let Err(reason) = possible() {
+            assert!(
+                std::env::var_os("SPARKGATE_POWER_CUTS").is_none(),
+                "SPARKGATE_POWER_CUTS is set, and power can't be cut here: {reason}"
+            );
             eprintln!(
                 "power cuts need root and loop devices, and are not simulated here: {reason}"
             );

@@ -15,9 +15,9 @@ use tokio::sync::{Mutex, watch};
 pub enum Fault {
     /// Nothing.
     None,
-    /// Bytes of both ways vanish; connections stay open.
+    /// Bytes of both ways wait, as behind a dead link, until the fault ends; connections stay open.
     Blackhole,
-    /// The server's bytes vanish: a connection is accepted and nobody greets.
+    /// The server's bytes wait until the fault ends: a connection is accepted and nobody greets.
     Mute,
     /// This many bytes a second, all connections and both ways together.
     Slow(u32),
