@@ -133,6 +133,18 @@ pub fn parts(config: &Config, sources: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf
         secrets.extend(files.into_iter().flatten().cloned());
         secrets.extend(bridge.tls.iter().filter_map(|tls| tls.key.clone()));
     }
+    for server in &config.host.server {
+        let files = server.password_file.iter().chain(&server.tls.key);
+        secrets.extend(files.cloned());
+    }
+    let webhooks = config.notify.webhook.iter();
+    secrets.extend(webhooks.filter_map(|to| to.token_file.clone()));
+    let mails = config.notify.smtp.iter();
+    secrets.extend(mails.filter_map(|to| to.password_file.clone()));
+    #[cfg(feature = "cold")]
+    if let Some(cold) = &config.buffer.cold {
+        secrets.extend(cold.credentials_file.clone());
+    }
     parts.retain(|part| part.exists());
     parts.dedup();
     (parts, secrets)
@@ -288,7 +300,7 @@ fn open(
 
 /// Puts everything back where the manifest says, below `root` (`/` for a real restore). Files that are there are kept
 /// as `<name>.before-restore`; a data folder that holds a state or a journal is refused unless `replace`, and then what
-/// it held moves into its `before-restore/`. Returns what was written.
+/// it held moves into its `before-restore-<n>/`. Returns what was written.
 ///
 /// # Errors
 /// [`BackupError`].
@@ -360,14 +372,13 @@ fn make_room(data: &Path, replace: bool) -> Result<(), BackupError> {
     if !replace {
         return Err(BackupError::Occupied {
             folder: data.to_owned(),
-            reason: "holds the data of a gateway; --replace moves it into before-restore/",
+            reason: "holds the data of a gateway; --replace moves it into before-restore-1/, or the next number that is free",
         });
     }
     // A running gateway holds this lock.
-    let lock = data.join("state/lock");
-    if let Ok(file) = File::open(&lock)
-        && file.try_lock().is_err()
-    {
+    // Held until everything is moved.
+    let lock = File::open(data.join("state/lock")).ok();
+    if lock.as_ref().is_some_and(|file| file.try_lock().is_err()) {
         return Err(BackupError::Occupied {
             folder: data.to_owned(),
             reason: "is in use: stop the gateway first",
@@ -383,6 +394,7 @@ fn make_room(data: &Path, replace: bool) -> Result<(), BackupError> {
             std::fs::rename(&path, aside.join(name)).map_err(at(&path))?;
         }
     }
+    drop(lock);
     own(&aside, data)
 }
 

@@ -93,7 +93,8 @@ impl Clock {
     }
 }
 
-fn wall_ms() -> u64 {
+/// Wall clock, ms UTC; 0 before 1970.
+pub(crate) fn wall_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))

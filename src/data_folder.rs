@@ -138,17 +138,26 @@ fn migrate(folder: &Path, steps: &[Step]) -> Result<Stamp, FormatError> {
     Ok(before)
 }
 
-/// Writes the file beside and puts it in place, durable, so that a crash leaves the old line or the new one.
+/// Writes a file beside and puts it in place, durable, so that a crash leaves the old bytes or the new ones.
+///
+/// # Errors
+/// What the system says.
+pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let half = path.with_extension("tmp");
+    let mut file = std::fs::File::create(&half)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&half, path)?;
+    match path.parent() {
+        Some(folder) => std::fs::File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
 fn stamp(folder: &Path, format: u32) -> Result<(), FormatError> {
-    let (path, half) = (folder.join(FILE), folder.join("format.tmp"));
-    let write = || {
-        let mut file = std::fs::File::create(&half)?;
-        writeln!(file, "{WORD} {format} {}", env!("CARGO_PKG_VERSION"))?;
-        file.sync_all()?;
-        std::fs::rename(&half, &path)?;
-        std::fs::File::open(folder)?.sync_all()
-    };
-    write().map_err(|source| FormatError::Io {
+    let path = folder.join(FILE);
+    let line = format!("{WORD} {format} {}\n", env!("CARGO_PKG_VERSION"));
+    replace(&path, line.as_bytes()).map_err(|source| FormatError::Io {
         doing: "write",
         path: path.clone(),
         source,

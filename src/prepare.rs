@@ -63,9 +63,7 @@ fn named_files(config: &Config, main: &Path) -> Vec<Diagnostic> {
 /// # Errors
 /// Every mistake at once.
 pub fn from_loaded(mut loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<Diagnostic>> {
-    if let Some(folder) = std::env::var_os("CREDENTIALS_DIRECTORY") {
-        use_credentials(&mut loaded.value, Path::new(&folder));
-    }
+    take_credentials(&mut loaded.value);
     let config = &loaded.value;
     let mut wrong = Vec::new();
     let mut say = |message: String| {
@@ -232,6 +230,15 @@ fn usable_folder(folder: &Path) -> std::io::Result<()> {
     std::fs::remove_file(&probe)
 }
 
+/// Secrets of the service manager; for a tool, those of the running service. Where there are none, nothing changes.
+pub fn take_credentials(config: &mut Config) {
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY").map_or_else(
+        || PathBuf::from("/run/credentials/sparkgate.service"),
+        PathBuf::from,
+    );
+    use_credentials(config, &folder);
+}
+
 /// Secrets by a bare name are looked for among the service manager's credentials first (systemd's `LoadCredential=`).
 fn use_credentials(config: &mut Config, folder: &Path) {
     let (admin, mqtt) = (&mut config.admin, &mut config.mqtt);
@@ -268,6 +275,10 @@ fn use_credentials(config: &mut Config, folder: &Path) {
                     .flatten(),
             );
         }
+    }
+    if let Some(cold) = &mut config.buffer.cold {
+        let files = [&mut cold.credentials_file, &mut cold.ca];
+        secrets.extend(files.into_iter().flatten());
     }
     for secret in secrets {
         let credential = folder.join(&*secret);
@@ -356,7 +367,12 @@ pub fn check_identity(config: &Config, journal: &crate::buffer::Journal) -> anyh
         cold_url: config.buffer.cold.as_ref().map(|cold| cold.url.clone()),
     };
     let before: Option<Identity> = match std::fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+        Ok(bytes) => Some(serde_json::from_slice(&bytes).with_context(|| {
+            format!(
+                "{} can't be read; remove it if no records are pending",
+                path.display()
+            )
+        })?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
     };
@@ -375,10 +391,7 @@ pub fn check_identity(config: &Config, journal: &crate::buffer::Journal) -> anyh
         );
     }
     if before.as_ref() != Some(&now) {
-        let temporary = path.with_extension("tmp");
-        std::fs::write(&temporary, serde_json::to_vec(&now)?)
-            .and_then(|()| std::fs::File::open(&temporary)?.sync_all())
-            .and_then(|()| std::fs::rename(&temporary, &path))
+        crate::data_folder::replace(&path, &serde_json::to_vec(&now)?)
             .with_context(|| format!("{}", path.display()))?;
     }
     Ok(())

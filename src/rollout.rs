@@ -165,7 +165,9 @@ impl Rollouts {
         file: PathBuf,
     ) -> Self {
         let entries = read(&file).unwrap_or_else(|problem| {
-            tracing::error!(problem, "roll-outs");
+            let aside = file.with_extension("json.unreadable");
+            let kept = std::fs::rename(&file, &aside);
+            tracing::error!(problem, ?kept, aside = %aside.display(), "roll-outs begin anew");
             BTreeMap::new()
         });
         for (name, entry) in &entries {
@@ -268,18 +270,8 @@ impl Rollouts {
 
     /// Whole or not at all: a temporary file, synced and renamed.
     fn keep(&self, entries: &BTreeMap<String, Entry>) -> Result<(), Refused> {
-        let write = || -> std::io::Result<()> {
-            let text = serde_json::to_vec_pretty(entries)?;
-            let part = self.file.with_extension("json.part");
-            let mut file = std::fs::File::create(&part)?;
-            std::io::Write::write_all(&mut file, &text)?;
-            file.sync_all()?;
-            std::fs::rename(&part, &self.file)?;
-            match self.file.parent() {
-                Some(folder) => std::fs::File::open(folder)?.sync_all(),
-                None => Ok(()),
-            }
-        };
+        let write =
+            || crate::data_folder::replace(&self.file, &serde_json::to_vec_pretty(entries)?);
         write().map_err(|source| Refused::Keep {
             file: self.file.clone(),
             source,

@@ -483,8 +483,10 @@ pub fn open_named(
     let mut found = None;
     for (_, files) in sources.iter().flat_map(read_source) {
         let Ok(files) = files else { continue };
-        let outside = files.origin != BUILT_IN;
-        if &*files.manifest.name == name && (outside || found.is_none()) {
+        let free = found
+            .as_ref()
+            .is_none_or(|known: &ModelFiles| known.origin == BUILT_IN);
+        if &*files.manifest.name == name && free {
             found = Some(files);
         }
     }

@@ -260,7 +260,7 @@ pub struct AlarmBody {
     for_ms: Option<u64>,
 }
 
-/// `POST /api/alarms/{id}/{ack|shelve|unshelve|suppress|unsuppress|reset}`.
+/// `POST /api/alarms/{id}/{ack|shelve|unshelve|suppress|unsuppress|out-of-service|in-service|reset}`.
 ///
 /// # Errors
 /// Unknown alarm or action, or an action that its state does not allow.
@@ -283,12 +283,14 @@ pub async fn alarm_action(
                     None => return Err(ApiError::bad_request("shelve needs `for_ms`")),
                 },
                 "unshelve" => rules.unshelve_alarm(&id, by, at),
+                "out-of-service" => rules.service_alarm(&id, by, true, at),
+                "in-service" => rules.service_alarm(&id, by, false, at),
                 "suppress" => rules.suppress_alarm(&id, by, true, at),
                 "unsuppress" => rules.suppress_alarm(&id, by, false, at),
                 "reset" => rules.reset_alarm(&id, by, at),
                 _ => {
                     return Err(ApiError::not_found(format!(
-                        "no action {action}; known: ack, shelve, unshelve, suppress, unsuppress, reset"
+                        "no action {action}; known: ack, shelve, unshelve, suppress, unsuppress, out-of-service, in-service, reset"
                     )));
                 }
             };
@@ -406,7 +408,6 @@ pub fn cloud_hooks(core: CoreHandle, gateway: String) -> crate::bridge::Hooks {
     crate::bridge::Hooks {
         notice: Arc::new(move |notice| {
             let (word, message, urgent) = (notice.id(), notice.message(), notice.is_urgent());
-            tracing::error!(lane = ?notice.lane, word, message, "bridge");
             let core = telling.clone();
             tokio::spawn(async move {
                 let told = core
@@ -434,14 +435,7 @@ pub fn cloud_hooks(core: CoreHandle, gateway: String) -> crate::bridge::Hooks {
                 };
                 let body =
                     super::devices::WriteBody::new(request.id, request.metrics, request.ttl_ms);
-                let by = format!(
-                    "cloud:{}",
-                    if request.by.is_empty() {
-                        "unnamed"
-                    } else {
-                        &request.by
-                    }
-                );
+                let by = cloud_name(&request.by);
                 super::devices::submit(&core, &gateway, &by, target, body)
                     .await
                     .map_err(|error| error.message)
@@ -450,14 +444,7 @@ pub fn cloud_hooks(core: CoreHandle, gateway: String) -> crate::bridge::Hooks {
         ack: Arc::new(move |request| {
             let core = acking.clone();
             Box::pin(async move {
-                let by = format!(
-                    "cloud:{}",
-                    if request.by.is_empty() {
-                        "unnamed"
-                    } else {
-                        &request.by
-                    }
-                );
+                let by = cloud_name(&request.by);
                 let note = request.note.unwrap_or_default();
                 let id = request.id;
                 core.ask(move |core, now, ports| {
@@ -471,6 +458,11 @@ pub fn cloud_hooks(core: CoreHandle, gateway: String) -> crate::bridge::Hooks {
             })
         }),
     }
+}
+
+/// Who asks from the cloud, as the audit names them.
+fn cloud_name(by: &str) -> String {
+    format!("cloud:{}", if by.is_empty() { "unnamed" } else { by })
 }
 
 fn percent_decode(text: &str) -> String {

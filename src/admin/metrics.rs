@@ -493,10 +493,10 @@ pub(super) async fn render(shared: &Shared) -> Result<String, ApiError> {
     );
     for receiver in shared.notifier.status() {
         let outcomes = [
-            ("sent", receiver.sent),
-            ("failed", receiver.failed),
-            ("given_up", receiver.given_up),
-            ("left_out", receiver.left_out),
+            ("sent", receiver.counts.sent),
+            ("failed", receiver.counts.failed),
+            ("given_up", receiver.counts.given_up),
+            ("left_out", receiver.counts.left_out),
         ];
         for (outcome, count) in outcomes {
             let labels = [("receiver", &*receiver.name), ("outcome", outcome)];
@@ -769,7 +769,7 @@ fn uplink(shared: &Shared, to: &Exporter) {
     let Some(bridge) = &shared.bridge else { return };
     let status = bridge.status();
     let oldest = status
-        .oldest_pending_s(super::status::wall_ms())
+        .oldest_pending_s(crate::clock::wall_ms())
         .unwrap_or(0.0);
     to.gauge_f64("sparkgate_uplink_oldest_pending_seconds", &[], oldest);
     for (lane, of) in [("data", &status.data), ("alarms", &status.alarms)] {

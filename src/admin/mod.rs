@@ -86,7 +86,7 @@ impl Reloaded {
     #[must_use]
     pub fn now(mistakes: usize) -> Self {
         Self {
-            at: status::wall_ms(),
+            at: crate::clock::wall_ms(),
             mistakes,
         }
     }

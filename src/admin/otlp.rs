@@ -69,7 +69,7 @@ async fn send_once(shared: &Arc<Shared>, authority: &str, sent: u64) -> anyhow::
     let text = render(shared)
         .await
         .map_err(|error| anyhow::anyhow!(error.message().to_owned()))?;
-    let now = super::status::wall_ms().saturating_mul(1_000_000);
+    let now = crate::clock::wall_ms().saturating_mul(1_000_000);
     let start = shared.started_ms.saturating_mul(1_000_000);
     let request = metrics_request(&shared.gateway, &text, start, now);
     post(authority, "/v1/metrics", request.encode_to_vec()).await?;

@@ -110,7 +110,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
     let counts = shared.journal.counts();
     let stat = shared.journal.stat();
     let broker = shared.broker.stats();
-    let now_ms = wall_ms();
+    let now_ms = crate::clock::wall_ms();
     let uplink = shared.bridge.as_ref().map_or_else(
         || json!({"state": "none", "since": shared.started_ms, "oldest_pending_s": null, "drain_eta_s": null}),
         |bridge| {
@@ -312,11 +312,4 @@ fn decision_json(latency: &Latency) -> Value {
         object.insert("stages".to_owned(), Value::Object(stages));
     }
     out
-}
-
-/// Wall clock, ms UTC.
-pub(super) fn wall_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }

@@ -47,9 +47,7 @@ pub(super) fn backup(file: &Path, reach: &Reach, output: Output) -> anyhow::Resu
         format: backup::FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         gateway: loaded.gateway.id.clone(),
-        made_ms: std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0)),
+        made_ms: crate::clock::wall_ms(),
         data_dir: std::path::absolute(&loaded.gateway.data_dir)?,
         record,
         parts,

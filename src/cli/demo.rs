@@ -68,6 +68,7 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<()> {
         ..crate::config::Log::default()
     };
     crate::telemetry::start(&log).map_err(anyhow::Error::msg)?;
+    super::run::raise_descriptors();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -106,7 +106,7 @@ fn shadow(path: &Path, canary: u8, reach: &Reach) -> anyhow::Result<()> {
 }
 
 fn change(model: &str, action: &str, reach: &Reach) -> anyhow::Result<()> {
-    let path = format!("/api/models/{}/{action}", encode(model).replace('/', "%2F"));
+    let path = format!("/api/models/{}/{action}", encode(model));
     block_on(Client::new(reach)?.post(&path, &json!({})))?;
     eprintln!("{model}: {action} done");
     Ok(())

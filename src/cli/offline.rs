@@ -98,7 +98,8 @@ impl Place {
                 self.config.config.as_deref(),
                 self.config.config_dir.as_deref(),
             );
-            if let Ok(loaded) = read {
+            if let Ok(mut loaded) = read {
+                prepare::take_credentials(&mut loaded.value);
                 let cold = loaded.value.buffer.cold.as_ref();
                 return Ok(History::open_with_cold(&folder, cold, selection)?);
             }
@@ -120,6 +121,16 @@ pub(super) fn validate(args: &ConfigArgs, output: Output) -> ExitCode {
                     "{} of the above: the gateway would run without these models",
                     prepared.model_errors.len()
                 );
+                if output == Output::Json {
+                    let errors: Vec<Value> = prepared
+                        .model_errors
+                        .iter()
+                        .map(|message| {
+                            json!({"file": null, "line": null, "column": null, "message": message})
+                        })
+                        .collect();
+                    println!("{}", json!({"valid": false, "errors": errors}));
+                }
                 return ExitCode::from(EX_CONFIG);
             }
             let rules: usize = prepared.packs.iter().map(|pack| pack.rules().count()).sum();
@@ -397,7 +408,10 @@ pub(super) fn passwd(file: &std::path::Path, user: &str) -> anyhow::Result<()> {
 /// Compares what is declared with what the server has.
 pub(super) fn doctor(args: &ConfigArgs, fix: bool, output: Output) -> ExitCode {
     let config = match Config::read(args.config.as_deref(), args.config_dir.as_deref()) {
-        Ok(loaded) => loaded.value,
+        Ok(mut loaded) => {
+            prepare::take_credentials(&mut loaded.value);
+            loaded.value
+        }
         Err(errors) => {
             refuse(&errors, output);
             return ExitCode::from(EX_CONFIG);

@@ -79,8 +79,29 @@ pub(super) enum AlarmsVerb {
         #[command(flatten)]
         reach: Reach,
     },
-    /// Suppress by design; again to end it
+    /// Suppress by design, until `unsuppress`
     Suppress {
+        /// Alarm id
+        id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// End suppression
+    Unsuppress {
+        /// Alarm id
+        id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Take out of service, for maintenance
+    OutOfService {
+        /// Alarm id
+        id: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Put back into service
+    InService {
         /// Alarm id
         id: String,
         #[command(flatten)]
@@ -430,12 +451,14 @@ pub(super) fn alarms(verb: AlarmsVerb) -> anyhow::Result<()> {
         }
         AlarmsVerb::Unshelve { id, reach } => (id, "unshelve", json!({}), reach),
         AlarmsVerb::Suppress { id, reach } => (id, "suppress", json!({}), reach),
+        AlarmsVerb::Unsuppress { id, reach } => (id, "unsuppress", json!({}), reach),
+        AlarmsVerb::OutOfService { id, reach } => (id, "out-of-service", json!({}), reach),
+        AlarmsVerb::InService { id, reach } => (id, "in-service", json!({}), reach),
         AlarmsVerb::Reset { id, reach } => (id, "reset", json!({}), reach),
     };
-    let answer = block_on(Client::new(&reach)?.post(
-        &format!("/api/alarms/{}/{action}", encode(&id).replace('/', "%2F")),
-        &body,
-    ))?;
+    let answer = block_on(
+        Client::new(&reach)?.post(&format!("/api/alarms/{}/{action}", encode(&id)), &body),
+    )?;
     eprintln!("{id}: {}", table::cell(answer.get("state")));
     Ok(())
 }
@@ -536,7 +559,7 @@ fn show_alarm(id: &str, listing: &Listing) -> anyhow::Result<()> {
 pub(super) fn tap(filter: Option<&str>, reach: &Reach) -> anyhow::Result<()> {
     use std::io::Write;
     let path = match filter {
-        Some(filter) => format!("/api/events?tap={}", encode(filter).replace('/', "%2F")),
+        Some(filter) => format!("/api/events?tap={}", encode(filter)),
         None => "/api/events?tap=*".to_owned(),
     };
     let client = Client::new(reach)?;

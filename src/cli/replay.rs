@@ -1,6 +1,5 @@
 //! `sparkgate rules replay`: what rules would have done with what was stored.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -11,6 +10,7 @@ use super::{Output, table};
 use crate::buffer::Selection;
 use crate::buffer::record::{Class, Record};
 use crate::buffer::tools;
+use crate::clock::wall_ms;
 use crate::config::Config;
 use crate::config::quantity::Span;
 use crate::packs;
@@ -31,10 +31,6 @@ pub(super) struct ReplayArgs {
     /// Pack file, or a folder that is searched for packs [default: the configuration's]
     #[arg(long)]
     rules: Vec<PathBuf>,
-}
-
-fn wall_ms() -> u64 {
-    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
 }
 
 /// A point in time as people write it.
@@ -69,34 +65,34 @@ pub(super) fn replay(args: &ReplayArgs) -> anyhow::Result<Done> {
             return Ok(Done::Unusable);
         }
     };
-    let selection = Selection::between(args.from, args.to.unwrap_or_else(wall_ms));
+    let to = args.to.unwrap_or_else(wall_ms);
+    let selection = Selection::between(args.from, to);
     let mut run = Run {
         rules: rules::Engine::new(packs, rules::Limits::default()),
         out: std::io::BufWriter::new(std::io::stdout().lock()),
         output: args.place.output(),
         now: (0, 0),
         events: 0,
-        counts: BTreeMap::new(),
+        counts: [0; 4],
     };
     let records = tools::export(
         args.place.history(selection)?,
         &mut progress("replay"),
         &mut |record| run.record(record),
     )?;
+    if records > 0 {
+        run.finish(to)?;
+    }
     run.out.flush()?;
-    let total = |kind: usize| {
-        run.counts
-            .values()
-            .map(|counts| counts.get(kind).copied().unwrap_or(0))
-            .sum::<u64>()
-    };
+    if let Some(phrase) = run.rules.phrases().first() {
+        eprintln!(
+            "rules that compare texts (similar(\"{phrase}\")) see no vectors in a replay and match nothing"
+        );
+    }
+    let [matches, alarms, commands, failures] = run.counts;
     eprintln!(
-        "{records} records, {} metrics: {} matches, {} alarms raised, {} commands suppressed, {} failures",
-        run.events,
-        total(0),
-        total(1),
-        total(2),
-        total(3)
+        "{records} records, {} metrics: {matches} matches, {alarms} alarms raised, {commands} commands suppressed, {failures} failures",
+        run.events
     );
     Ok(Done::Fine)
 }
@@ -120,8 +116,8 @@ struct Run<W: Write> {
     /// Engine time and wall time of the record at hand, ms.
     now: (u64, u64),
     events: u64,
-    /// Matches, alarms raised, commands and failures of each rule.
-    counts: BTreeMap<String, [u64; 4]>,
+    /// Matches, alarms raised, commands and failures.
+    counts: [u64; 4],
 }
 
 impl<W: Write> Run<W> {
@@ -134,6 +130,19 @@ impl<W: Write> Run<W> {
         };
         self.events += payload.as_ref().map_or(0, |p| p.metrics.len() as u64);
         feed::record(&mut self.rules, record, payload.as_ref());
+        self.drain()
+    }
+
+    /// Time goes on to the end of what was asked for: absences and windows that are due by then come out.
+    fn finish(&mut self, to: u64) -> std::io::Result<()> {
+        let (engine_ms, wall_ms) = self.now;
+        let end = engine_ms.saturating_add(to.saturating_sub(wall_ms));
+        self.now = (end, to.max(wall_ms));
+        self.rules.advance_to(end);
+        self.drain()
+    }
+
+    fn drain(&mut self) -> std::io::Result<()> {
         while let Some(output) = self.rules.poll_output() {
             self.told(&output)?;
         }
@@ -146,7 +155,7 @@ impl<W: Write> Run<W> {
                 .1
                 .saturating_sub(self.now.0.saturating_sub(engine_ms))
         };
-        let (rule, kind, line, object) = match output {
+        let (kind, line, object) = match output {
             rules::Output::Match(found) => {
                 let values: serde_json::Map<String, Value> = found
                     .values
@@ -157,7 +166,6 @@ impl<W: Write> Run<W> {
                 let at = at(found.engine_ms);
                 let line = format!("{} match   {} {} {shown}", time(at), found.rule, found.key);
                 (
-                    &found.rule,
                     Some(0),
                     line,
                     json!({"at": at, "kind": "match", "rule": *found.rule, "version": *found.version, "key": found.key.to_string(), "values": shown, "cause": found.cause.0}),
@@ -176,7 +184,6 @@ impl<W: Write> Run<W> {
                 );
                 let body = bodies::alarm(event, at);
                 (
-                    &event.rule,
                     raised.then_some(1),
                     line,
                     json!({"at": at, "kind": "alarm", "rule": *event.rule, "key": event.key.to_string(), "alarm": body}),
@@ -193,7 +200,6 @@ impl<W: Write> Run<W> {
                     request.metric
                 );
                 (
-                    &request.rule,
                     Some(2),
                     line,
                     json!({"at": at, "kind": "command", "rule": *request.rule, "target": request.target.to_string(), "metric": *request.metric, "value": value, "suppressed": true}),
@@ -209,7 +215,6 @@ impl<W: Write> Run<W> {
                     failure.reason
                 );
                 (
-                    &failure.rule,
                     Some(3),
                     line,
                     json!({"at": at, "kind": "failure", "rule": *failure.rule, "key": failure.key.to_string(), "reason": failure.reason.to_string()}),
@@ -219,12 +224,7 @@ impl<W: Write> Run<W> {
                 return Ok(());
             }
         };
-        if let Some(count) = kind.and_then(|kind| {
-            self.counts
-                .entry(rule.to_string())
-                .or_default()
-                .get_mut(kind)
-        }) {
+        if let Some(count) = kind.and_then(|kind: usize| self.counts.get_mut(kind)) {
             *count += 1;
         }
         match self.output {

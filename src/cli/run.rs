@@ -13,6 +13,7 @@ use crate::prepare::{Prepared, prepare};
 
 /// Runs until a signal or a failure.
 pub fn run(args: &ConfigArgs) -> ExitCode {
+    raise_descriptors();
     let prepared = match prepare(args.config.as_deref(), args.config_dir.as_deref()) {
         Ok(prepared) => prepared,
         Err(errors) => {
@@ -46,6 +47,22 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Each connection takes a descriptor, and the journal must never be the one that finds none left: the soft limit is
+/// raised to the hard one.
+pub(super) fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, most) {
+        eprintln!(
+            "the limit of open files can't be raised ({error}); set it above mqtt.limits.connections"
+        );
     }
 }
 

@@ -58,10 +58,7 @@ pub(super) fn top(reach: &Reach, every: Span) -> anyhow::Result<()> {
                     Wish::Nothing => {}
                     Wish::Read => break,
                     Wish::Acknowledge(id) => {
-                        let path = format!(
-                            "/api/alarms/{}/ack",
-                            online::encode(&id).replace('/', "%2F")
-                        );
+                        let path = format!("/api/alarms/{}/ack", online::encode(&id));
                         let said = runtime.block_on(client.post(&path, &json!({"note": ""})));
                         top.said(match said {
                             Ok(_) => format!("{id} acknowledged"),

@@ -6,7 +6,7 @@
 //! on disk.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use sparkplug::host::{Connect, ServerId, Transmit};
 use sparkplug::state::HostState;
@@ -106,14 +106,13 @@ impl Link {
                     self.note("down", Some(error.to_string()));
                 }
             }
-            wait = if started.elapsed() > MOST_WAIT {
-                FIRST_WAIT
-            } else {
-                (wait * 2).min(MOST_WAIT)
-            };
+            if started.elapsed() > MOST_WAIT {
+                wait = FIRST_WAIT;
+            }
             if self.pause(wait).await {
                 return self.note("left", None);
             }
+            wait = (wait * 2).min(MOST_WAIT);
         }
     }
 
@@ -133,7 +132,7 @@ impl Link {
             }
             if status.state != state {
                 status.state = state;
-                status.since_ms = wall_ms();
+                status.since_ms = crate::clock::wall_ms();
             }
         });
     }
@@ -326,10 +325,4 @@ async fn leave(mut wire: Wire) -> End {
             Ok(Ok(_)) => {}
         }
     }
-}
-
-pub(super) fn wall_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }

@@ -117,7 +117,7 @@ pub fn prepare(
             status: Arc::new(Mutex::new(LinkStatus {
                 url: entry.url.clone(),
                 state: "down",
-                since_ms: link::wall_ms(),
+                since_ms: crate::clock::wall_ms(),
                 detail: None,
                 connects: 0,
                 received: 0,

@@ -141,7 +141,7 @@ impl Core {
             models::Event::Objective {
                 model,
                 lighter,
-                from: _,
+                from,
                 to,
                 p95_us,
                 objective_us,
@@ -156,7 +156,10 @@ impl Core {
                 let message = format!(
                     "model `{model}`: p95 {p95_us} µs, objective {objective_us} µs; {instead}"
                 );
-                self.condition(now, &format!("objective/{model}"), &message, late, ports);
+                // Thinned more or less is the same alarm.
+                if late != (from != models::slo::Mode::Own) {
+                    self.condition(now, &format!("objective/{model}"), &message, late, ports);
+                }
             }
             models::Event::BackendChanged {
                 model,

@@ -254,13 +254,14 @@ async fn run(
                     }
                 }
             }
+            // Before the brokers of others, which may never be silent; what is not acknowledged to them comes again.
+            _ = stopped.changed() => break,
             Some((server, arrival)) = arrivals.recv() => {
                 remote::handle(&mut core, clock.now(), server, arrival, &mut ports);
             }
             Some(answer) = answers.recv() => core.handle_answer(clock.now(), answer, &mut ports),
             Some(question) = asked.recv() => question(&mut core, clock.now(), &mut ports),
             () = tokio::time::sleep_until(wake.into()) => {}
-            _ = stopped.changed() => break,
         }
         // A full queue of messages must not starve what is asked and answered beside it.
         for _ in 0..16 {

@@ -30,7 +30,9 @@ fn consumers(nats: &Nats, stream: &str) -> [Command; 2] {
 
 fn check(nats: &Nats, stream: &str, code: i32, said: &str) {
     for mut consumer in consumers(nats, stream) {
-        let output = consumer.output().expect("the consumer runs");
+        let output = consumer
+            .output()
+            .expect("the consumer runs (cargo build --examples)");
         let out = String::from_utf8_lossy(&output.stdout);
         assert_eq!(
             (output.status.code(), out.contains(said)),

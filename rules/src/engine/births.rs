@@ -1,6 +1,7 @@
 //! A birth held against the rules: metrics that are of another type than a rule takes them for, and names that no metric
 //! has but nearly.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use super::Engine;
@@ -10,6 +11,8 @@ use crate::lang::nearest::nearest;
 
 /// Findings that are kept of one rule, at most.
 const MOST: usize = 32;
+/// Kinds of births that are remembered; past it they are looked at again.
+const MOST_KINDS: usize = 4_096;
 
 /// Something in a birth that a rule can't work with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +55,15 @@ impl Engine {
     pub fn check_birth(&mut self, key: &Key, metrics: &[(&str, &'static str)]) -> Vec<Finding> {
         let source = self.device_slot(key);
         let table = self.table(source);
+        // Devices of one kind say the same: each kind is looked at once, until rules change.
+        let mut kind = DefaultHasher::new();
+        (&table.rules, metrics).hash(&mut kind);
+        if self.checked.len() >= MOST_KINDS {
+            self.checked.clear();
+        }
+        if !self.checked.insert(kind.finish()) {
+            return Vec::new();
+        }
         let mut fresh = Vec::new();
         for number in &table.rules {
             let Some(rule) = self.rules.get_mut(*number as usize) else {

@@ -58,7 +58,7 @@ mod world;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 pub use births::{Finding, Mismatch};
 pub use limits::Limits;
@@ -139,6 +139,8 @@ pub struct Engine {
     nodes: HashMap<Arc<Key>, SlotId>,
     groups: HashMap<Arc<Key>, SlotId>,
     tables: HashMap<Box<[u32]>, Arc<Table>>,
+    /// Kinds of births (rules and metrics) that were held against the rules, as hashes.
+    checked: HashSet<u64>,
     timers: BTreeSet<(u64, SlotId)>,
     next_sweep: u64,
     out: Outbox,
@@ -181,6 +183,7 @@ impl Engine {
             nodes: HashMap::new(),
             groups: HashMap::new(),
             tables: HashMap::new(),
+            checked: HashSet::new(),
             timers: BTreeSet::new(),
             next_sweep: SWEEP_MS,
             out: Outbox {

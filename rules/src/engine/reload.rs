@@ -41,6 +41,7 @@ impl Engine {
         }
         let before = std::mem::replace(&mut self.defs, defs);
         self.tables.clear();
+        self.checked.clear();
         for id in (0u32..).take(self.slots.len()) {
             self.carry(id, &before, &moved);
         }

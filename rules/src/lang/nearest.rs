@@ -5,9 +5,12 @@ pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
-    let allowed = (word.chars().count() / 3).max(1);
+    let len = word.chars().count();
+    let allowed = (len / 3).max(1);
     candidates
         .into_iter()
+        // Lengths alone tell most of them apart.
+        .filter(|candidate| candidate.chars().count().abs_diff(len) <= allowed)
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, _)| *distance <= allowed)
         .min()
