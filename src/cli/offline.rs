@@ -75,11 +75,16 @@ impl Place {
         if let Some(folder) = &self.data_dir {
             return Ok(folder.join("journal"));
         }
-        match Config::read(
-            self.config.config.as_deref(),
-            self.config.config_dir.as_deref(),
-        ) {
-            Ok(loaded) => Ok(prepare::journal_folder(&loaded.value)),
+        Ok(prepare::journal_folder(&self.loaded()?))
+    }
+
+    fn loaded(&self) -> anyhow::Result<Config> {
+        let (main, folder) = (&self.config.config, &self.config.config_dir);
+        match Config::read(main.as_deref(), folder.as_deref()) {
+            Ok(mut loaded) => {
+                prepare::take_credentials(&mut loaded.value);
+                Ok(loaded.value)
+            }
             Err(errors) => {
                 let first = errors.first().map(ToString::to_string).unwrap_or_default();
                 anyhow::bail!(
@@ -91,19 +96,14 @@ impl Place {
 
     /// Reads all tiers, as far as the configuration names them.
     pub(super) fn history(&self, selection: Selection) -> anyhow::Result<History> {
-        let folder = self.journal()?;
         #[cfg(feature = "cold")]
         if self.data_dir.is_none() {
-            let read = Config::read(
-                self.config.config.as_deref(),
-                self.config.config_dir.as_deref(),
-            );
-            if let Ok(mut loaded) = read {
-                prepare::take_credentials(&mut loaded.value);
-                let cold = loaded.value.buffer.cold.as_ref();
-                return Ok(History::open_with_cold(&folder, cold, selection)?);
-            }
+            let config = self.loaded()?;
+            let folder = prepare::journal_folder(&config);
+            let cold = config.buffer.cold.as_ref();
+            return Ok(History::open_with_cold(&folder, cold, selection)?);
         }
+        let folder = self.journal()?;
         Ok(History::open(&folder, selection)?)
     }
 }

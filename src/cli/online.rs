@@ -147,6 +147,15 @@ fn target_path(target: &str) -> anyhow::Result<String> {
     Ok(format!("/api/devices/{}", parts.join("/")))
 }
 
+/// p50 and p99 of a decision's stages; `at` looks into the status.
+pub(super) fn stages(at: impl Fn(&str) -> String) -> String {
+    let of_stage = |stage| {
+        let of = |quantile| at(&format!("/decision_us/stages/{stage}/{quantile}"));
+        format!("{stage} {}/{}", of("p50"), of("p99"))
+    };
+    crate::pipeline::latency::STAGES.map(of_stage).join("  ")
+}
+
 pub(super) fn encode(part: &str) -> String {
     let mut out = String::new();
     for byte in part.bytes() {
@@ -618,20 +627,17 @@ pub(super) fn status(listing: &Listing) -> anyhow::Result<()> {
         at("/host/devices_online"),
         at("/host/devices")
     );
-    println!(
-        "decision   p50 {} µs  p99 {} µs  p99.9 {} µs",
-        at("/decision_us/p50"),
-        at("/decision_us/p99"),
-        at("/decision_us/p999")
-    );
-    let stages: Vec<String> = crate::pipeline::latency::STAGES
-        .iter()
-        .map(|stage| {
-            let of = |quantile| at(&format!("/decision_us/stages/{stage}/{quantile}"));
-            format!("{stage} {}/{}", of("p50"), of("p99"))
-        })
-        .collect();
-    println!("  p50/p99  {} µs", stages.join("  "));
+    if answer.pointer("/decision_us/count") == Some(&json!(0)) {
+        println!("decision   no rule has written yet");
+    } else {
+        println!(
+            "decision   p50 {} µs  p99 {} µs  p99.9 {} µs",
+            at("/decision_us/p50"),
+            at("/decision_us/p99"),
+            at("/decision_us/p999")
+        );
+        println!("  p50/p99  {} µs", stages(at));
+    }
     println!(
         "uplink     {}  {}",
         at("/uplink/state"),

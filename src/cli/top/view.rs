@@ -158,13 +158,7 @@ fn overview(frame: &mut Frame<'_>, area: Rect, top: &Top) {
             ),
             fact(
                 "p50/p99 µs",
-                crate::pipeline::latency::STAGES
-                    .map(|stage| {
-                        let of =
-                            |quantile| top.at(&format!("/decision_us/stages/{stage}/{quantile}"));
-                        format!("{stage} {}/{}", of("p50"), of("p99"))
-                    })
-                    .join("  "),
+                crate::cli::online::stages(|path| top.at(path)),
                 false,
             ),
             fact(
