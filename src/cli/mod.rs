@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod alarms;
 mod audit;
 mod backup;
 pub mod client;
@@ -160,7 +161,7 @@ enum Verb {
     /// Alarms: list and operate
     Alarms {
         #[command(subcommand)]
-        verb: online::AlarmsVerb,
+        verb: alarms::AlarmsVerb,
     },
     /// Live decoded traffic, one JSON line a metric
     Tap {
@@ -249,7 +250,7 @@ pub fn main() -> std::process::ExitCode {
             period,
             reach,
         } => online::hold(&target, period, &reach),
-        Verb::Alarms { verb } => online::alarms(verb),
+        Verb::Alarms { verb } => alarms::alarms(verb),
         Verb::Tap { filter, reach } => online::tap(filter.as_deref(), &reach),
         Verb::Buffer { verb } => return offline::buffer(verb),
         Verb::Doctor {
