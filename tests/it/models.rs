@@ -469,15 +469,6 @@ fn a_slow_model_gives_way_and_delays_nobody() {
     until("the lighter model answers for it", 120, || {
         (model(&gateway, light)["fallback_answers"].as_u64()? > 0).then_some(())
     });
-    let run = |name: &str| model(&gateway, name)["run_p50_us"].as_f64();
-    let ratio = until("both have finished a run", 120, || {
-        let (heavy, light) = (run(heavy)?, run(light)?);
-        (heavy > 0.0 && light > 0.0).then_some(heavy / light)
-    });
-    assert!(
-        ratio >= 50.0,
-        "slow on purpose: {ratio:.0}x the lighter model"
-    );
     until("everything is taken, decided and delivered", 120, || {
         let status = gateway.check_identity();
         let decided = gateway.json("/api/commands").as_array()?.len();
