@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use crate::actuation::Actuation;
 use crate::admin::http::Doors;
 use crate::audit;
+use crate::background::Background;
 use crate::broker::engine::{Engine, Setup};
 use crate::broker::{Delivery, Handle, Publish, Qos};
 use crate::buffer::{DiskStorage, Journal};
@@ -59,6 +60,7 @@ pub struct Gateway {
     models: Option<Arc<models::Runner>>,
     audit: audit::Follower,
     ready: watch::Sender<bool>,
+    background: Background,
 }
 
 /// Why a running gateway ended.
@@ -86,6 +88,7 @@ impl Gateway {
     /// What can't be opened or bound, with its place.
     pub async fn build(prepared: Prepared) -> anyhow::Result<Self> {
         let started = Instant::now();
+        let background = Background::start().context("background runtime")?;
         let Prepared {
             loaded,
             packs,
@@ -123,7 +126,7 @@ impl Gateway {
                 &journal,
                 cold,
                 &config.gateway.id,
-                tokio::runtime::Handle::current(),
+                background.handle().clone(),
             )
             .context("cold tier")?;
         }
@@ -315,14 +318,17 @@ impl Gateway {
             clock.clone(),
         );
         let bridge = match &config.bridge {
-            Some(bridge) => Some(Arc::new(crate::bridge::start(
-                bridge.clone(),
-                &config.gateway.id,
-                Arc::new(journal.clone()),
-                store,
-                &config.gateway.data_dir,
-                crate::admin::api::cloud_hooks(core.handle.clone(), config.gateway.id.clone()),
-            )?)),
+            Some(bridge) => {
+                let _its_tasks_wait_behind_data = background.handle().enter();
+                Some(Arc::new(crate::bridge::start(
+                    bridge.clone(),
+                    &config.gateway.id,
+                    Arc::new(journal.clone()),
+                    store,
+                    &config.gateway.data_dir,
+                    crate::admin::api::cloud_hooks(core.handle.clone(), config.gateway.id.clone()),
+                )?))
+            }
             None => None,
         };
 
@@ -365,6 +371,7 @@ impl Gateway {
             models,
             audit: follower,
             ready,
+            background,
         })
     }
 
@@ -377,16 +384,20 @@ impl Gateway {
         mut stop: watch::Receiver<bool>,
         on_ready: impl FnOnce(&Addresses, &Arc<crate::admin::Shared>),
     ) -> anyhow::Result<Ended> {
+        // Ends after all that runs on it.
+        let background = self.background;
         let (halt, halted) = watch::channel(false);
         let addresses = Addresses {
             mqtt: Vec::new(),
             admin: self.doors.address(),
         };
-        let admin = tokio::spawn(self.doors.serve(self.shared.clone(), halted));
+        let admin = background
+            .handle()
+            .spawn(self.doors.serve(self.shared.clone(), halted));
         #[cfg(feature = "otlp")]
         if let Some(collector) = self.config.collector() {
             let every = Duration::from_millis(self.config.telemetry.every.as_millis());
-            tokio::spawn(crate::admin::otlp::send(
+            background.handle().spawn(crate::admin::otlp::send(
                 self.shared.clone(),
                 collector.to_owned(),
                 every,

@@ -5,6 +5,7 @@
 pub mod actuation;
 pub mod admin;
 pub mod audit;
+pub mod background;
 pub mod backup;
 pub mod bridge;
 pub mod broker;

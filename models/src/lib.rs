@@ -31,6 +31,7 @@ pub mod manifest;
 #[cfg(feature = "ort")]
 pub mod ort;
 mod precheck;
+mod priority;
 pub mod quantity;
 pub mod registry;
 pub mod runner;
@@ -45,6 +46,7 @@ pub mod windower;
 pub use backend::{Backend, BackendId, BackendPreference};
 pub use key::DeviceKey;
 pub use manifest::Manifest;
+pub use priority::step_back;
 pub use registry::{LoadError, Registry, Source};
 pub use runner::{Event, Inference, NoVerdict, Request, Runner, RunnerConfig, Skipped};
 pub use windower::{Sample, SampleValue, WindowOutcome, Windower, WindowerConfig};

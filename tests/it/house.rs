@@ -58,6 +58,7 @@ fn ranks() -> BTreeMap<&'static str, u8> {
         ("state", 2),
         ("packs", 2),
         ("clock", 1),
+        ("background", 1),
         ("tls", 1),
         ("data_folder", 1),
         ("telemetry", 1),

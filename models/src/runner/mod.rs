@@ -414,7 +414,10 @@ fn start(worker: Worker, name: &Arc<str>) -> Result<JoinHandle<()>, SpawnError> 
     let short: String = name.chars().take(9).collect();
     std::thread::Builder::new()
         .name(format!("model-{short}"))
-        .spawn(move || worker.run())
+        .spawn(move || {
+            crate::step_back();
+            worker.run();
+        })
         .map_err(|source| SpawnError::Thread {
             model: name.clone(),
             source,

@@ -283,7 +283,10 @@ impl Embedder {
         };
         std::thread::Builder::new()
             .name("model-text".into())
-            .spawn(move || worker.run())
+            .spawn(move || {
+                crate::step_back();
+                worker.run();
+            })
             .map_err(|source| {
                 vec![LoadError::Read {
                     path: folder.into(),

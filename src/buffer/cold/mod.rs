@@ -89,7 +89,10 @@ pub fn start(
     let archiver = archiver::Archiver::new(journal.clone(), store, config.clone(), gateway);
     std::thread::Builder::new()
         .name("cold".to_owned())
-        .spawn(move || archiver.run())
+        .spawn(move || {
+            models::step_back();
+            archiver.run();
+        })
         .map_err(StartError::Thread)?;
     Ok(())
 }
