@@ -232,10 +232,12 @@ fn usable_folder(folder: &Path) -> std::io::Result<()> {
 
 /// Secrets of the service manager; for a tool, those of the running service. Where there are none, nothing changes.
 pub fn take_credentials(config: &mut Config) {
-    let folder = std::env::var_os("CREDENTIALS_DIRECTORY").map_or_else(
-        || PathBuf::from("/run/credentials/sparkgate.service"),
-        PathBuf::from,
-    );
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY")
+        .filter(|folder| !folder.is_empty())
+        .map_or_else(
+            || PathBuf::from("/run/credentials/sparkgate.service"),
+            PathBuf::from,
+        );
     use_credentials(config, &folder);
 }
 

@@ -48,14 +48,36 @@ pub fn start(log: &Log) -> Result<(), String> {
     Ok(())
 }
 
-/// An error with everything that caused it, on one line.
+/// An error with everything that caused it, on one line. A cause that an error already tells at its end is not told twice.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let cause = error.to_string();
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    #[derive(Debug, thiserror::Error)]
+    enum Told {
+        #[error("listen {0}: {1}")]
+        Already(u16, #[source] std::io::Error),
+        #[error("listen {0}")]
+        NotYet(u16, #[source] std::io::Error),
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || std::io::Error::other("in use");
+        for error in [Told::Already(1, cause()), Told::NotYet(1, cause())] {
+            assert_eq!(super::chain(&error), "listen 1: in use");
+        }
+    }
 }

@@ -54,7 +54,7 @@ pub use validity::Validity;
 pub fn check(config: &config::Config) -> Vec<String> {
     let mut wrong = Vec::new();
     if let Err(error) = auth::Access::load(config) {
-        wrong.push(with_causes(&error));
+        wrong.push(crate::telemetry::chain(&error));
     }
     if config.anonymous == config::Anonymous::Never
         && config.users_file.is_none()
@@ -66,7 +66,7 @@ pub fn check(config: &config::Config) -> Vec<String> {
         );
     }
     if let Some(error) = config.tls.as_ref().and_then(|tls| tls::load(tls).err()) {
-        wrong.push(format!("mqtt.tls: {}", with_causes(&error)));
+        wrong.push(format!("mqtt.tls: {}", crate::telemetry::chain(&error)));
     }
     check_engine(config, &mut wrong);
     if config.websocket.as_ref().is_some_and(|ws| ws.tls) && config.tls.is_none() {
@@ -125,17 +125,6 @@ fn check_engine(config: &config::Config, wrong: &mut Vec<String>) {
             "mqtt.anonymous = \"loopback\": rumqttd can't tell where a client comes from; listen on loopback alone, set mqtt.users_file, or say \"always\"",
         );
     }
-}
-
-/// An error and its sources on one line.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 /// MQTT quality of service (MQTT 3.1.1 section 4.3).

@@ -14,6 +14,7 @@ use crate::audit;
 use crate::config::Config;
 use crate::prepare;
 use crate::state::StateStore;
+use crate::telemetry::chain;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditVerb {
@@ -44,7 +45,7 @@ pub(super) fn audit(verb: AuditVerb) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("sparkgate: {error:#}");
+            eprintln!("sparkgate: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

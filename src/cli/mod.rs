@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::telemetry::chain;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod alarms;
@@ -268,7 +269,7 @@ pub fn main() -> std::process::ExitCode {
     match done {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sparkgate: {error:#}");
+            eprintln!("sparkgate: {}", chain(error.as_ref()));
             std::process::ExitCode::FAILURE
         }
     }

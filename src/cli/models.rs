@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::client::{Client, block_on};
 use super::online::encode;
 use super::{Listing, Output, Reach, table};
+use crate::telemetry::chain;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ModelsVerb {
@@ -85,7 +86,7 @@ fn done(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sparkgate: {error:#}");
+            eprintln!("sparkgate: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -15,6 +15,7 @@ use crate::buffer::{History, Selection};
 use crate::config::Config;
 use crate::config::load::Diagnostic;
 use crate::prepare;
+use crate::telemetry::chain;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigVerb {
@@ -238,7 +239,7 @@ pub(super) fn buffer(verb: BufferVerb) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("sparkgate: {error:#}");
+            eprintln!("sparkgate: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -437,7 +438,7 @@ pub(super) fn doctor(args: &ConfigArgs, fix: bool, output: Output) -> ExitCode {
             }
         }
         Err(error) => {
-            eprintln!("sparkgate: {error:#}");
+            eprintln!("sparkgate: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

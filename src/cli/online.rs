@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::client::{Client, block_on};
 use super::{Listing, Output, Reach, table};
 use crate::config::quantity::Span;
+use crate::telemetry::chain;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DevicesVerb {
@@ -305,7 +306,7 @@ pub(super) fn write(
             }
         }
         Err(error) => {
-            eprintln!("sparkgate: {error:#}");
+            eprintln!("sparkgate: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

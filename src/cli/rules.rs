@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::client::{Client, block_on};
 use super::{EX_CONFIG, Listing, Output, Reach, table};
 use crate::packs;
+use crate::telemetry::chain;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RulesVerb {
@@ -65,7 +66,7 @@ pub(super) fn rules(verb: RulesVerb) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sparkgate: {error:#}");
+            eprintln!("sparkgate: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -10,6 +10,7 @@ use super::watch::{PERIOD, Watch};
 use super::{ConfigArgs, EX_CONFIG};
 use crate::daemon::{Ended, Gateway, watchdog};
 use crate::prepare::{Prepared, prepare};
+use crate::telemetry::chain;
 
 /// Runs until a signal or a failure.
 pub fn run(args: &ConfigArgs) -> ExitCode {
@@ -44,7 +45,7 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            tracing::error!("{error:#}");
+            tracing::error!("{}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::client::Client;
 use super::{Reach, online};
 use crate::config::quantity::Span;
+use crate::telemetry::chain;
 
 mod state;
 mod view;
@@ -62,7 +63,7 @@ pub(super) fn top(reach: &Reach, every: Span) -> anyhow::Result<()> {
                         let said = runtime.block_on(client.post(&path, &json!({"note": ""})));
                         top.said(match said {
                             Ok(_) => format!("{id} acknowledged"),
-                            Err(error) => format!("{error:#}"),
+                            Err(error) => chain(error.as_ref()),
                         });
                         break;
                     }
@@ -92,7 +93,7 @@ fn read(runtime: &tokio::runtime::Runtime, client: &Client, top: &mut Top) {
                 top.list(&list);
             }
         }
-        Err(error) => top.lost(format!("{error:#}")),
+        Err(error) => top.lost(chain(error.as_ref())),
     }
 }
 

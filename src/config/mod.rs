@@ -82,7 +82,11 @@ impl Gateway {
     pub fn runtime_folder(&self) -> PathBuf {
         self.runtime_dir
             .clone()
-            .or_else(|| std::env::var_os("RUNTIME_DIRECTORY").map(PathBuf::from))
+            .or_else(|| {
+                // systemd names several with colons between them (systemd.exec(5)).
+                let folders = std::env::var_os("RUNTIME_DIRECTORY")?;
+                std::env::split_paths(&folders).find(|folder| !folder.as_os_str().is_empty())
+            })
             .unwrap_or_else(|| self.data_dir.join("run"))
     }
 }

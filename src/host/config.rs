@@ -143,7 +143,7 @@ pub fn check(servers: &[Server]) -> Vec<String> {
                 if address.tls
                     && let Err(error) = super::tls::load(&server.tls)
                 {
-                    say(crate::broker::with_causes(&error));
+                    say(crate::telemetry::chain(&error));
                 }
                 known.push((address.host, address.port));
             }
