@@ -59,6 +59,9 @@ pub struct Config {
     pub state: State,
     /// Requests from the cloud.
     pub writes: Writes,
+    /// The server's monitoring port, `http://host:8222`: `doctor` reads there what the connection does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub monitor: Option<String>,
     /// The stream in which many gateways are read; `doctor` compares it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<Hub>,
@@ -86,6 +89,7 @@ impl Default for Config {
             filter: Vec::new(),
             state: State::default(),
             writes: Writes::default(),
+            monitor: None,
             hub: None,
         }
     }
@@ -278,6 +282,9 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Not the address of a monitoring port.
+    #[error("bridge.monitor: {0}: write http://host:port")]
+    Monitor(String),
     /// More than one way to sign in.
     #[error("only one of creds_file, nkey_file, user and token_file may be given")]
     Credentials,
@@ -313,6 +320,13 @@ impl Config {
                     reason: error.to_string(),
                 });
             }
+        }
+        let plain = |url: &&String| {
+            url.strip_prefix("http://")
+                .is_some_and(|rest| !rest.is_empty() && !rest.contains(['/', '@']))
+        };
+        if let Some(url) = self.monitor.as_ref().filter(|url| !plain(url)) {
+            errors.push(ConfigError::Monitor(url.clone()));
         }
         let ways = [
             self.creds_file.is_some(),
@@ -423,8 +437,8 @@ mod tests {
 
     #[test]
     fn every_mistake_is_named() {
-        let config = read("urls = [\"ftp://x\"]\nuser = \"a\"\ntoken_file = \"t\"\nwindow = 0\n[[filter]]\n[tls]\ncert = \"c\"").unwrap();
+        let config = read("urls = [\"ftp://x\"]\nmonitor = \"https://x:8222\"\nuser = \"a\"\ntoken_file = \"t\"\nwindow = 0\n[[filter]]\n[tls]\ncert = \"c\"").unwrap();
         let errors = config.errors();
-        assert_eq!(errors.len(), 6, "{errors:?}");
+        assert_eq!(errors.len(), 7, "{errors:?}");
     }
 }

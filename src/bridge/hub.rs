@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::ask::{Ask, AskError};
 use super::config::{Config, Hub};
-use super::doctor::{Level, Report, words_of};
-use super::publisher::{Ask, AskError};
+use super::doctor::{Level, Questions, Report, Trouble};
 use super::stream;
 use crate::buffer::record::LANES;
 
@@ -107,7 +107,7 @@ pub(super) async fn mend(
 /// Says how the hub is.
 pub(super) async fn look(
     report: &mut Report,
-    ask: &Ask,
+    questions: &mut Questions,
     config: &Config,
     hub: &Hub,
     gateway: &str,
@@ -119,14 +119,18 @@ pub(super) async fn look(
             hub.stream
         ))
     };
-    let info = match ask
+    let info = match questions
         .api(&format!("STREAM.INFO.{}", hub.stream), &Value::Null)
         .await
     {
         Ok(info) => info,
-        Err(error) => {
-            report.say(Level::Error, what, words_of(&error)).mend =
+        Err(Trouble::Missing) => {
+            report.say(Level::Error, what, "not there").mend =
                 request("CREATE", &create(config, hub, gateway));
+            return;
+        }
+        Err(trouble) => {
+            trouble.tell(report, what, gateway);
             return;
         }
     };

@@ -14,6 +14,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::ask::AskError;
 use super::config::Order;
 use super::connect::ConnectError;
 use super::drain::resume::Stored;
@@ -21,7 +22,7 @@ use super::drain::{Action, Drain, Limits};
 use super::hooks::Hooks;
 use super::meter::Meter;
 use super::prepare::{Batch, Loaded, Preparer, Wanted};
-use super::publisher::{AskError, Incoming, Publisher, Seen, Uplink};
+use super::publisher::{Incoming, Publisher, Seen, Uplink};
 use super::quarantine::Quarantine;
 use super::source::{Memory, ReadError, Source};
 use super::status::LaneStatus;

@@ -11,6 +11,7 @@
 //!                                 └─► kv (last-known values, schemas)
 //! ```
 
+pub mod ask;
 pub mod audit;
 pub mod backoff;
 pub mod classify;
@@ -58,6 +59,10 @@ use crate::pipeline::encode::Encoder;
 
 /// Acknowledged records on their way to the buckets; a lane waits when they are not taken.
 const ACKED: usize = 1024;
+
+/// Longest wait of the alarms' lane between two tries: what an alarm may be late when a link is back. Data waits
+/// longer, so that many gateways spread over more time.
+const ALARMS_BACKOFF: Duration = Duration::from_secs(5);
 
 /// Everything that a bridge stands on.
 pub struct Parts {
@@ -204,6 +209,7 @@ pub fn spawn<U: Uplink>(parts: Parts, uplink: U) -> BridgeHandle {
         let mut limits = parts.limits.clone();
         if lane == Lane::Alarms {
             limits.backfill_rate = None;
+            limits.backoff_max = limits.backoff_max.min(ALARMS_BACKOFF);
         }
         let task = LaneTask::new(
             lane,

@@ -1,4 +1,4 @@
-//! One connection of one lane: messages out, acknowledgements in, and the few questions to JetStream.
+//! One connection of one lane: messages out, acknowledgements in.
 //!
 //! Acknowledgements come to one inbox of the connection; the last token of the reply subject is the message's
 //! number. So a publish costs no task, no timer and no entry in a table of the client, and an acknowledgement
@@ -6,26 +6,22 @@
 
 use std::borrow::Cow;
 use std::future::Future;
-use std::hash::{BuildHasher as _, Hasher as _};
-use std::time::Duration;
 
 use async_nats::{Client, HeaderMap, HeaderName, HeaderValue, StatusCode, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::ask::{Ask, AskError, Writer};
 use super::classify::Refusal;
 use super::config::Config;
 use super::connect::{ConnectError, Report, connect};
-use super::drain::resume::{Inspection, Mark, Stored};
+use super::drain::resume::{Inspection, Stored};
 use super::stream::Declared;
 use crate::buffer::record::Lane;
-
-/// How long a question to the JetStream API may take.
-const API_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message ready to leave.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,15 +77,6 @@ pub struct Seen {
     pub replicas: u64,
     /// Its configuration, as the server says it.
     pub config: Value,
-}
-
-/// Why a question was not answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AskError {
-    /// JetStream said no.
-    Refused(Refusal),
-    /// No answer in time, or the connection is gone.
-    Lost(String),
 }
 
 /// Makes connections. The seam at which tests put something else in the place of NATS.
@@ -181,8 +168,7 @@ impl Uplink for Nats {
             inbox,
             declared,
             manage: self.config.manage,
-            gateway: self.gateway.clone(),
-            prefix: format!("{}-{}-", self.gateway, self.epoch),
+            writer: Writer::new(&self.gateway, &self.epoch),
         })
     }
 }
@@ -196,8 +182,7 @@ pub struct NatsLink {
     inbox: String,
     declared: Declared,
     manage: bool,
-    gateway: String,
-    prefix: String,
+    writer: Writer,
 }
 
 impl Publisher for NatsLink {
@@ -273,215 +258,19 @@ impl Publisher for NatsLink {
     fn inspect(&self) -> BoxFuture<'static, Result<Seen, AskError>> {
         let ask = Ask(self.client.clone());
         let (declared, manage) = (self.declared.clone(), self.manage);
-        let (gateway, prefix) = (self.gateway.clone(), self.prefix.clone());
-        async move { inspect(&ask, &declared, manage, &gateway, &prefix).await }.boxed()
+        let writer = self.writer.clone();
+        async move { ask.inspect(&declared, manage, &writer).await }.boxed()
     }
 
     fn look_up(&self, stream_seq: u64) -> BoxFuture<'static, Result<Stored, AskError>> {
         let ask = Ask(self.client.clone());
         let name = self.declared.name.clone();
-        let (gateway, prefix) = (self.gateway.clone(), self.prefix.clone());
-        async move { ask.stored(&name, stream_seq, &gateway, &prefix).await }.boxed()
+        let writer = self.writer.clone();
+        async move { ask.stored(&name, stream_seq, &writer).await }.boxed()
     }
 
     fn client(&self) -> Option<Client> {
         Some(self.client.clone())
-    }
-}
-
-/// Questions to the JetStream API.
-#[derive(Debug, Clone)]
-pub(super) struct Ask(pub(super) Client);
-
-impl Ask {
-    /// Asks `$JS.API.<what>`; an `error` in the answer is a refusal.
-    pub(super) async fn api(&self, what: &str, request: &Value) -> Result<Value, AskError> {
-        let body = if request.is_null() {
-            Bytes::new()
-        } else {
-            Bytes::from(request.to_string())
-        };
-        let asked = self.0.request(format!("$JS.API.{what}"), body);
-        let answer = match tokio::time::timeout(API_TIMEOUT, asked).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) if error.kind() == async_nats::RequestErrorKind::NoResponders => {
-                return Err(AskError::Refused(Refusal {
-                    code: 503,
-                    err_code: 10076,
-                    description: "no JetStream here".to_owned(),
-                }));
-            }
-            Ok(Err(error)) => return Err(AskError::Lost(error.to_string())),
-            Err(_) => return Err(AskError::Lost("no answer from JetStream".to_owned())),
-        };
-        let answer: Value = serde_json::from_slice(&answer.payload)
-            .map_err(|error| AskError::Lost(format!("unreadable answer: {error}")))?;
-        match answer.get("error") {
-            Some(error) => Err(AskError::Refused(refusal(error))),
-            None => Ok(answer),
-        }
-    }
-
-    /// One message of a stream by its headers, asked of the stream's leader.
-    async fn stored(
-        &self,
-        stream: &str,
-        stream_seq: u64,
-        gateway: &str,
-        prefix: &str,
-    ) -> Result<Stored, AskError> {
-        let what = format!("STREAM.MSG.GET.{stream}");
-        match self.api(&what, &json!({ "seq": stream_seq })).await {
-            Ok(answer) => Ok(whose(&answer, gateway, prefix)),
-            // "no message found"
-            Err(AskError::Refused(refusal)) if refusal.err_code == 10037 => Ok(Stored::Missing),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// The server's word on a stream, which is first created or changed where that is wanted.
-pub(super) async fn manage(
-    ask: &Ask,
-    declared: &Declared,
-    manage: bool,
-) -> Result<Value, AskError> {
-    let name = &declared.name;
-    match ask.api(&format!("STREAM.INFO.{name}"), &Value::Null).await {
-        Ok(info) => match info
-            .get("config")
-            .and_then(|config| declared.update(config))
-        {
-            Some(update) if manage => {
-                tracing::info!(stream = name, "stream is changed to what is declared");
-                ask.api(&format!("STREAM.UPDATE.{name}"), &update).await
-            }
-            Some(_) | None => Ok(info),
-        },
-        Err(AskError::Refused(refusal)) if refusal.err_code == 10059 && manage => {
-            tracing::info!(stream = name, "stream is created");
-            ask.api(&format!("STREAM.CREATE.{name}"), &declared.create())
-                .await
-        }
-        Err(error) => Err(error),
-    }
-}
-
-async fn inspect(
-    ask: &Ask,
-    declared: &Declared,
-    manage: bool,
-    gateway: &str,
-    prefix: &str,
-) -> Result<Seen, AskError> {
-    let name = &declared.name;
-    let info = self::manage(ask, declared, manage).await?;
-    let config = info.get("config").cloned().unwrap_or(Value::Null);
-    if declared.atomic && config.get("allow_atomic") != Some(&Value::Bool(true)) {
-        return Err(AskError::Refused(Refusal {
-            code: 400,
-            err_code: 10060,
-            description:
-                "durability = \"strict\" needs a stream with atomic batches (nats-server 2.12)"
-                    .to_owned(),
-        }));
-    }
-    let number = |pointer: &str| info.pointer(pointer).and_then(Value::as_u64);
-    let last_seq = number("/state/last_seq").unwrap_or(0);
-    let tail = if last_seq == 0 {
-        Stored::Missing
-    } else {
-        ask.stored(name, last_seq, gateway, prefix).await?
-    };
-    Ok(Seen {
-        inspection: Inspection {
-            created: identity(
-                info.get("created")
-                    .and_then(Value::as_str)
-                    .unwrap_or_default(),
-            ),
-            last_seq,
-            tail,
-        },
-        max_message: config
-            .get("max_msg_size")
-            .and_then(Value::as_u64)
-            .and_then(|size| usize::try_from(size).ok())
-            .filter(|size| *size > 0),
-        replicas: number("/config/num_replicas").unwrap_or(1),
-        config,
-    })
-}
-
-/// A stream's time of creation as a number that is the same in every run.
-fn identity(created: &str) -> u64 {
-    let mut hasher = std::hash::BuildHasherDefault::<Fnv>::default().build_hasher();
-    hasher.write(created.as_bytes());
-    hasher.finish()
-}
-
-/// FNV-1a: stable over versions, unlike the standard library's hasher.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl std::hash::Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-}
-
-/// Whose a message is, by the id that it carries.
-fn whose(answer: &Value, gateway: &str, prefix: &str) -> Stored {
-    use base64::Engine as _;
-    let headers = answer
-        .pointer("/message/hdrs")
-        .and_then(Value::as_str)
-        .and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok())
-        .unwrap_or_default();
-    let headers = String::from_utf8_lossy(&headers);
-    let header = |name: &str| {
-        headers.lines().find_map(|line| {
-            let (key, value) = line.split_once(':')?;
-            (key == name).then(|| value.trim())
-        })
-    };
-    let Some(id) = header("ce-id") else {
-        return Stored::Foreign;
-    };
-    if !id.starts_with(prefix) {
-        let ours = id
-            .strip_prefix(gateway)
-            .is_some_and(|rest| rest.starts_with('-'));
-        return if ours {
-            Stored::OtherEpoch
-        } else {
-            Stored::Foreign
-        };
-    }
-    let number = |name: &str| header(name).and_then(|text| text.parse().ok());
-    let (part, parts) = header("Sparkgate-Part")
-        .and_then(|text| text.split_once('/'))
-        .and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)))
-        .unwrap_or((1, 1));
-    match (number("Sparkgate-Record"), number("Sparkgate-Prev")) {
-        (Some(record), Some(prev)) => Stored::Ours(Mark {
-            record,
-            prev,
-            part,
-            parts,
-        }),
-        _ => Stored::Foreign,
     }
 }
 
@@ -538,19 +327,6 @@ fn acknowledgement(message: &async_nats::Message) -> Option<Incoming> {
     })
 }
 
-fn refusal(error: &Value) -> Refusal {
-    let number = |name: &str| error.get(name).and_then(Value::as_u64).unwrap_or_default();
-    Refusal {
-        code: u16::try_from(number("code")).unwrap_or_default(),
-        err_code: u32::try_from(number("err_code")).unwrap_or_default(),
-        description: error
-            .get("description")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned(),
-    }
-}
-
 /// `Permissions Violation for Publish to "subject"`.
 fn denial(detail: &str) -> Option<Incoming> {
     let (_, rest) = detail.split_once("Permissions Violation for Publish to \"")?;
@@ -573,37 +349,5 @@ mod tests {
             Some(Incoming::Denied { subject, .. }) if subject == "sparkgate.a.data.g.n._"
         ));
         assert_eq!(denial("nats: Maximum Connections Exceeded"), None);
-    }
-
-    #[test]
-    fn a_stored_message_says_whose_it_is() {
-        use base64::Engine as _;
-        let check = |headers: &str, stored: Stored| {
-            let text = base64::engine::general_purpose::STANDARD.encode(headers);
-            let answer = json!({ "message": { "seq": 1, "hdrs": text } });
-            assert_eq!(whose(&answer, "site-a", "site-a-e1-"), stored, "{headers}");
-        };
-        check(
-            "NATS/1.0\r\nce-id: site-a-e1-42.2\r\nSparkgate-Record: 42\r\nSparkgate-Prev: 40\r\nSparkgate-Part: 2/3\r\n\r\n",
-            Stored::Ours(Mark {
-                record: 42,
-                prev: 40,
-                part: 2,
-                parts: 3,
-            }),
-        );
-        check(
-            "NATS/1.0\r\nce-id: site-a-e0-42\r\n\r\n",
-            Stored::OtherEpoch,
-        );
-        check("NATS/1.0\r\nce-id: site-ab-e0-42\r\n\r\n", Stored::Foreign);
-        check("NATS/1.0\r\nNats-Msg-Id: x\r\n\r\n", Stored::Foreign);
-        check("", Stored::Foreign);
-    }
-
-    #[test]
-    fn the_identity_of_a_stream_is_stable() {
-        assert_eq!(identity(""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(identity("a"), 0xaf63_dc4c_8601_ec8c);
     }
 }

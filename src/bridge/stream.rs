@@ -63,18 +63,21 @@ pub fn name(gateway: &str, lane: Lane) -> String {
     }
 }
 
+/// The classes that go to the stream of `lane`.
+pub(super) fn classes(lane: Lane) -> impl Iterator<Item = Class> {
+    CLASSES
+        .into_iter()
+        .filter(move |class| class.lane() == lane)
+}
+
 impl Declared {
     /// The stream of `lane` by the configuration.
     #[must_use]
     pub fn of(config: &Config, gateway: &str, lane: Lane) -> Self {
-        let class = |class: &Class| format!("{ROOT}.{gateway}.{}.>", class.as_str());
+        let class = |class: Class| format!("{ROOT}.{gateway}.{}.>", class.as_str());
         Self {
             name: name(gateway, lane),
-            subjects: CLASSES
-                .iter()
-                .filter(|class| class.lane() == lane)
-                .map(class)
-                .collect(),
+            subjects: classes(lane).map(class).collect(),
             replicas: config.replicas,
             max_bytes: config.max_bytes.map(|bytes| bytes.0),
             atomic: config.durability == Durability::Strict,
@@ -182,7 +185,7 @@ impl Declared {
     pub fn create_command(&self) -> String {
         format!(
             "nats stream add {} --subjects '{}' --storage file --retention limits --discard new \
-             --replicas {} --max-bytes {} --max-msgs -1 --max-age 0 --max-msg-size -1 --dupe-window 2m \
+             --replicas {} --max-bytes={} --max-msgs=-1 --max-age=0 --max-msg-size=-1 --dupe-window 2m \
              --allow-direct{} --defaults",
             self.name,
             self.subjects.join(","),

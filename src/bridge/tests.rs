@@ -7,6 +7,7 @@
 mod nats;
 
 mod cluster;
+mod doctors;
 mod hub;
 mod journal;
 mod secured;
@@ -515,40 +516,6 @@ async fn in_strict_order_an_alarm_waits_for_the_data_before_it() {
     // The data lane's status may be a tick old; the stream itself is the witness.
     assert_eq!(nats.read_all(DATA).await.len(), 20_000);
     rig.drained().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_doctor_names_what_is_missing_and_unsafe() {
-    let nats = Server::start();
-    let config = Config {
-        manage: false,
-        ..to(&nats)
-    };
-    let report = doctor::examine(&config, GATEWAY, false).await.unwrap();
-    assert!(!report.is_safe());
-    assert!(
-        report
-            .to_string()
-            .contains("nats stream add SPARKGATE_site-a "),
-        "{report}"
-    );
-    let rig = Rig::start(to(&nats));
-    rig.journal.append_birth(3);
-    rig.drained().await;
-    let report = doctor::examine(&to(&nats), GATEWAY, false).await.unwrap();
-    assert!(report.is_safe(), "{report}");
-    let context = nats.jetstream().await;
-    let mut stream = nats.stream_config(ALARMS).await;
-    stream.discard = async_nats::jetstream::stream::DiscardPolicy::Old;
-    context.update_stream(stream).await.unwrap();
-    let report = doctor::examine(&config, GATEWAY, false).await.unwrap();
-    assert!(!report.is_safe());
-    assert!(report.to_string().contains("--discard new"), "{report}");
-    assert!(
-        doctor::examine(&to(&Server::absent()), GATEWAY, false)
-            .await
-            .is_err()
-    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

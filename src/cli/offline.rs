@@ -423,7 +423,12 @@ pub(super) fn doctor(args: &ConfigArgs, fix: bool, output: Output) -> ExitCode {
         return ExitCode::FAILURE;
     };
     match block_on(async {
-        Ok(crate::bridge::doctor::examine(&bridge, &config.gateway.id, fix).await?)
+        let patient = crate::bridge::doctor::Patient {
+            config: &bridge,
+            gateway: &config.gateway.id,
+            kept: config.buffer.warm.keep_delivered.0,
+        };
+        Ok(crate::bridge::doctor::examine(patient, fix).await?)
     }) {
         Ok(report) => {
             if output == Output::Json {

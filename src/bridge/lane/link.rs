@@ -4,8 +4,9 @@ use futures_util::FutureExt as _;
 use tokio::sync::watch;
 
 use super::{ACK_BURST, Asked, LaneTask};
+use crate::bridge::ask::AskError;
 use crate::bridge::connect::ConnectError;
-use crate::bridge::publisher::{AskError, Incoming, Publisher as _, Uplink};
+use crate::bridge::publisher::{Incoming, Publisher as _, Uplink};
 use crate::buffer::record::{Class, Lane};
 
 impl<U: Uplink> LaneTask<U> {

@@ -1,8 +1,8 @@
 //! Many gateways, one stream to read: sources of one account, and over a leaf node's domain.
 
+use super::doctors::examine_as;
 use super::*;
 use crate::bridge::config::Hub;
-use crate::bridge::doctor::examine;
 
 /// A gateway with records in its streams.
 async fn gateway(id: &str, config: &Config) -> (Arc<Journal>, BridgeHandle) {
@@ -53,13 +53,13 @@ async fn a_hub_collects_gateways_and_the_doctor_makes_it() {
     let mut running = Vec::new();
     for id in ["a", "b", "c"] {
         running.push(gateway(id, &config).await);
-        let report = examine(&config, id, false).await.unwrap();
+        let report = examine_as(&config, id, false).await.unwrap();
         assert!(!report.is_safe(), "{report}");
         assert!(
             report.to_string().contains("nats req '$JS.API.STREAM."),
             "{report}"
         );
-        let report = examine(&config, id, true).await.unwrap();
+        let report = examine_as(&config, id, true).await.unwrap();
         assert!(report.is_safe(), "{report}");
     }
     check_hub(&nats, &["a", "b", "c"]).await;
@@ -88,10 +88,10 @@ async fn a_hub_collects_from_a_leaf_node_that_was_cut_off() {
     // The site works on while the hub is away.
     hub.kill();
     let _running = gateway("a", &config).await;
-    let report = examine(&config, "a", false).await.unwrap();
+    let report = examine_as(&config, "a", false).await.unwrap();
     assert!(!report.is_safe(), "{report}");
     hub.restart();
-    let report = examine(&config, "a", true).await.unwrap();
+    let report = examine_as(&config, "a", true).await.unwrap();
     assert!(report.is_safe(), "{report}");
     check_hub(&hub, &["a"]).await;
 }

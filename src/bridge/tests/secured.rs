@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use super::*;
+use crate::bridge::ask::Ask;
 use crate::bridge::config::Tls;
-use crate::bridge::publisher::Ask;
 
 /// A certificate authority, a server's certificate and a client's, PEM, made by openssl.
 struct Pki {

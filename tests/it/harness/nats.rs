@@ -180,6 +180,11 @@ impl Nats {
         extra.clone_into(&mut self.extra);
     }
 
+    /// The same for its `jetstream` block.
+    pub fn configure_jetstream(&mut self, extra: &str) {
+        self.jetstream = format!(", {extra}");
+    }
+
     /// Starts it again on the same port and store.
     pub fn restart(&mut self) {
         self.kill();
@@ -288,12 +293,19 @@ impl Nats {
 
     /// Changes a stream's configuration.
     pub fn change(&self, stream: &str, change: impl FnOnce(&mut jetstream::stream::Config) + Send) {
-        block_on(async {
-            let mut config = self.stream_config(stream).await;
-            change(&mut config);
-            let context = self.jetstream().await;
-            context.update_stream(config).await.expect("a change");
-        });
+        block_on(self.change_async(stream, change));
+    }
+
+    /// The same, for tests that have a runtime.
+    pub async fn change_async(
+        &self,
+        stream: &str,
+        change: impl FnOnce(&mut jetstream::stream::Config) + Send,
+    ) {
+        let mut config = self.stream_config(stream).await;
+        change(&mut config);
+        let context = self.jetstream().await;
+        context.update_stream(config).await.expect("a change");
     }
 
     /// Deletes a stream.
@@ -315,48 +327,54 @@ impl Nats {
 
     /// Every message of a stream, in order. Empty when there is no such stream.
     pub async fn read_all(&self, stream: &str) -> Vec<Stored> {
-        use futures_util::StreamExt as _;
-        let context = self.jetstream().await;
-        let Ok(mut stream) = context.get_stream(stream).await else {
-            return Vec::new();
-        };
-        let last = stream
-            .info()
-            .await
-            .expect("the stream's info")
-            .state
-            .last_sequence;
-        if stream.cached_info().state.messages == 0 {
-            return Vec::new();
-        }
-        let consumer = stream
-            .create_consumer(jetstream::consumer::pull::OrderedConfig::default())
-            .await
-            .expect("an ordered consumer");
-        let mut messages = consumer.messages().await.expect("its messages");
-        let mut all = Vec::new();
-        while let Some(message) = messages.next().await {
-            let message = message.expect("a message");
-            let seq = message.info().expect("its place").stream_sequence;
-            all.push(Stored {
-                seq,
-                subject: message.subject.to_string(),
-                headers: message
-                    .headers
-                    .iter()
-                    .flat_map(|headers| headers.iter())
-                    .filter_map(|(name, values)| {
-                        Some((name.to_string(), values.first()?.to_string()))
-                    })
-                    .collect(),
-                payload: message.payload.clone(),
-            });
-            if seq >= last {
-                break;
-            }
-        }
-        all
+        read_all_at(&self.url(), stream).await
     }
+}
+
+/// The same, of any server.
+pub async fn read_all_at(url: &str, stream: &str) -> Vec<Stored> {
+    use futures_util::StreamExt as _;
+    let client = async_nats::connect(url)
+        .await
+        .expect("a connection to the server");
+    let context = jetstream::new(client);
+    let Ok(mut stream) = context.get_stream(stream).await else {
+        return Vec::new();
+    };
+    let last = stream
+        .info()
+        .await
+        .expect("the stream's info")
+        .state
+        .last_sequence;
+    if stream.cached_info().state.messages == 0 {
+        return Vec::new();
+    }
+    let consumer = stream
+        .create_consumer(jetstream::consumer::pull::OrderedConfig::default())
+        .await
+        .expect("an ordered consumer");
+    let mut messages = consumer.messages().await.expect("its messages");
+    let mut all = Vec::new();
+    while let Some(message) = messages.next().await {
+        let message = message.expect("a message");
+        let seq = message.info().expect("its place").stream_sequence;
+        all.push(Stored {
+            seq,
+            subject: message.subject.to_string(),
+            headers: message
+                .headers
+                .iter()
+                .flat_map(|headers| headers.iter())
+                .filter_map(|(name, values)| Some((name.to_string(), values.first()?.to_string())))
+                .collect(),
+            payload: message.payload.clone(),
+        });
+        if seq >= last {
+            break;
+        }
+    }
+    all
 }
 
 /// Runs it to its end, for tests without a runtime of their own.
