@@ -32,6 +32,12 @@ impl Jitter {
     pub fn around(&mut self, full: Duration) -> Duration {
         full.mul_f64(0.5 + 0.5 * self.fraction())
     }
+
+    /// A wait between a tenth of `full` and all of it: what began together is spread as far as it can be without
+    /// anybody trying at once.
+    pub fn within(&mut self, full: Duration) -> Duration {
+        full.mul_f64(0.1 + 0.9 * self.fraction())
+    }
 }
 
 /// Exponential back-off with jitter: `base`, doubled for every failure since the last success, at most `max`.
@@ -73,7 +79,7 @@ impl Backoff {
             .saturating_mul(1 << self.failures.min(16))
             .min(self.max);
         self.failures = self.failures.saturating_add(1);
-        self.jitter.around(full)
+        self.jitter.within(full)
     }
 
     /// A wait around `full` that counts no failure.
@@ -92,7 +98,7 @@ mod tests {
         for full in [100u64, 200, 400, 800, 1600, 3200, 5000, 5000] {
             let wait = backoff.fail();
             assert!(
-                wait >= Duration::from_millis(full / 2),
+                wait >= Duration::from_millis(full / 10),
                 "{wait:?} of {full}"
             );
             assert!(wait <= Duration::from_millis(full), "{wait:?} of {full}");
@@ -101,15 +107,46 @@ mod tests {
         assert!(backoff.fail() <= Duration::from_millis(100));
     }
 
+    /// A server is away for a while and comes back: when each of 200 gateways, two lanes each, tries next.
+    fn returns(outage: Duration) -> Vec<Duration> {
+        let mut at: Vec<Duration> = (0..400)
+            .map(|seed| {
+                let base = Duration::from_millis(500);
+                let mut backoff = Backoff::new(base, Duration::from_secs(30), seed);
+                let mut at = Duration::ZERO;
+                while at < outage {
+                    at += backoff.fail();
+                }
+                at - outage
+            })
+            .collect();
+        at.sort_unstable();
+        at
+    }
+
     #[test]
     fn two_hundred_gateways_do_not_return_together() {
-        let mut waits: Vec<_> = (0..200)
-            .map(|seed| Backoff::new(Duration::from_secs(1), Duration::from_secs(30), seed).fail())
-            .collect();
-        waits.sort_unstable();
-        waits.dedup();
-        assert!(waits.len() > 190);
-        let span = waits[waits.len() - 1] - waits[0];
-        assert!(span > Duration::from_millis(400));
+        for (outage, over, in_a_tenth) in [
+            // A blip: within half a second, and no burst in it.
+            (Duration::from_millis(1), Duration::from_millis(400), 130),
+            (Duration::from_secs(5), Duration::from_secs(8), 40),
+            (Duration::from_secs(60), Duration::from_secs(20), 20),
+            (Duration::from_secs(3600), Duration::from_secs(20), 20),
+        ] {
+            let at = returns(outage);
+            let span = at[at.len() - 1] - at[0];
+            assert!(span >= over, "{outage:?}: {span:?}");
+            let tenth = Duration::from_millis(100);
+            let most = at
+                .iter()
+                .map(|from| {
+                    at.iter()
+                        .filter(|it| *it >= from && **it < *from + tenth)
+                        .count()
+                })
+                .max()
+                .unwrap_or_default();
+            assert!(most <= in_a_tenth, "{outage:?}: {most} in 100 ms");
+        }
     }
 }
