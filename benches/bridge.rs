@@ -1,8 +1,9 @@
 //! Records a second from a journal into a stream until the server has acknowledged them, against async-nats with
 //! the same bodies and headers, a window of 1024 acknowledgements and no guard of order; and against what an
-//! ordered consumer reads of the same stream. Every round has a server of its own.
+//! ordered consumer reads of the same stream. Every round has servers of its own and every measurement a process of
+//! its own, so that CPU and memory are those of one thing.
 //!
-//! `cargo bench --bench bridge`; `SPARKGATE_RECORDS` sets how many.
+//! `cargo bench --bench bridge`; `SPARKGATE_RECORDS` sets how many, `SPARKGATE_ROUNDS` how often.
 
 #![allow(
     missing_docs,
@@ -20,11 +21,14 @@ mod journal;
 mod nats;
 
 use std::collections::VecDeque;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
-use async_nats::jetstream::{self, message::PublishMessage};
+use async_nats::jetstream::{self, consumer::pull::OrderedConfig, message::PublishMessage};
+use futures_util::StreamExt as _;
+use serde::{Deserialize, Serialize};
 use sparkgate::{bridge, buffer};
 
 use self::journal::Journal;
@@ -33,10 +37,39 @@ use crate::bridge::{Config, Hooks, Parts, publisher};
 
 const STREAM: &str = "SPARKGATE_bench";
 const WINDOW: usize = 1024;
-const ROUNDS: usize = 3;
 
-/// CPU seconds of this process so far, and its resident MiB.
-fn used() -> (f64, f64) {
+/// What is measured, each in a process of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Part {
+    /// The bridge drains a journal of this many records into the stream at `to`.
+    Bridge,
+    /// An ordered consumer reads the stream at `to`.
+    Consumer,
+    /// async-nats publishes what the stream at `from` holds to the one at `to`.
+    Client,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Task {
+    part: Part,
+    records: usize,
+    from: String,
+    to: String,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Measured {
+    /// Records a second.
+    rate: f64,
+    /// µs of CPU a record.
+    cpu_us: f64,
+    /// Most resident memory while it ran, MiB, and what of it was there before.
+    peak: f64,
+    before: f64,
+}
+
+/// CPU seconds of this process so far.
+fn cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat
         .rsplit(')')
@@ -44,39 +77,61 @@ fn used() -> (f64, f64) {
         .unwrap()
         .split_whitespace()
         .collect();
-    let ticks: f64 = fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap();
+    // USER_HZ is 100 on every architecture that the kernel has today.
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+/// MiB of one line of `/proc/self/status`.
+fn memory(line: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap();
-    let kib: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    (ticks / 100.0, kib / 1024.0)
+    let found = status.lines().find(|l| l.starts_with(line)).unwrap();
+    found
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<f64>()
+        .unwrap()
+        / 1024.0
 }
 
-struct Measured {
-    rate: f64,
-    cpu_us: f64,
-    rss: f64,
+/// Begins when everything that is not measured is ready.
+struct Meter {
+    began: Instant,
+    cpu: f64,
+    before: f64,
 }
 
-fn measured(records: usize, began: Instant, cpu: f64) -> Measured {
-    let (after, rss) = used();
-    Measured {
-        rate: records as f64 / began.elapsed().as_secs_f64(),
-        cpu_us: (after - cpu) * 1e6 / records as f64,
-        rss,
+impl Meter {
+    fn start() -> Self {
+        Self {
+            before: memory("VmRSS"),
+            cpu: cpu(),
+            began: Instant::now(),
+        }
+    }
+
+    fn stop(self, records: usize) -> Measured {
+        let seconds = self.began.elapsed().as_secs_f64();
+        Measured {
+            rate: records as f64 / seconds,
+            cpu_us: (cpu() - self.cpu) * 1e6 / records as f64,
+            peak: memory("VmHWM"),
+            before: self.before,
+        }
     }
 }
 
-/// Drains a journal of `records` into a new stream.
-async fn drain(nats: &Nats, records: usize) -> Measured {
+/// Drains a journal into a new stream.
+async fn drain(task: &Task) -> Measured {
     let journal = Arc::new(Journal::new());
-    journal.append_data(records, 1_000);
+    journal.append_data(task.records, 1_000);
     let mut config = Config {
-        urls: vec![nats.url()],
+        urls: vec![task.to.clone()],
         ..Config::default()
     };
     config.state.enabled = false;
     let folder = tempfile::tempdir().unwrap();
-    let (began, (cpu, _)) = (Instant::now(), used());
+    let meter = Meter::start();
     let bridge = bridge::spawn(
         Parts {
             limits: config.limits(),
@@ -93,27 +148,40 @@ async fn drain(nats: &Nats, records: usize) -> Measured {
         },
         publisher::Nats::new(config, "bench", "e1"),
     );
-    while bridge.status().data.published < records as u64 {
+    while bridge.status().data.published < task.records as u64 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let measured = measured(records, began, cpu);
+    let measured = meter.stop(task.records);
     bridge.stop(Duration::from_secs(1)).await;
     measured
 }
 
-/// What a consumer reads back, and how fast.
-async fn read(nats: &Nats, records: usize) -> (Vec<nats::Stored>, Measured) {
-    let (began, (cpu, _)) = (Instant::now(), used());
-    let messages = nats.read_all(STREAM).await;
-    assert_eq!(messages.len(), records);
-    (messages, measured(records, began, cpu))
+/// Reads what is there; does nothing with it.
+async fn read(task: &Task) -> Measured {
+    let context = jetstream::new(async_nats::connect(&task.to).await.unwrap());
+    let meter = Meter::start();
+    let stream = context.get_stream(STREAM).await.unwrap();
+    let consumer = stream
+        .create_consumer(OrderedConfig::default())
+        .await
+        .unwrap();
+    let messages = consumer.messages().await.unwrap();
+    let mut taken = messages.take(task.records);
+    let mut bytes = 0;
+    while let Some(message) = taken.next().await {
+        bytes += message.unwrap().payload.len();
+    }
+    assert!(bytes > task.records);
+    meter.stop(task.records)
 }
 
 /// The same messages by the client alone.
-async fn plain(nats: &Nats, messages: &[nats::Stored]) -> Measured {
+async fn plain(task: &Task) -> Measured {
+    let messages = nats::read_all_at(&task.from, STREAM).await;
+    assert_eq!(messages.len(), task.records);
     let client = async_nats::ConnectOptions::new()
         .client_capacity(8192)
-        .connect(nats.url())
+        .connect(&task.to)
         .await
         .unwrap();
     let mut context = jetstream::new(client);
@@ -127,7 +195,7 @@ async fn plain(nats: &Nats, messages: &[nats::Stored]) -> Measured {
         .await
         .unwrap();
     let ready: Vec<_> = messages
-        .iter()
+        .into_iter()
         .map(|message| {
             let mut headers = HeaderMap::new();
             for (name, value) in &message.headers {
@@ -135,10 +203,10 @@ async fn plain(nats: &Nats, messages: &[nats::Stored]) -> Measured {
                     headers.insert(name.as_str(), value.as_str());
                 }
             }
-            (message.subject.clone(), headers, message.payload.clone())
+            (message.subject, headers, message.payload)
         })
         .collect();
-    let (began, (cpu, _)) = (Instant::now(), used());
+    let meter = Meter::start();
     let mut flying = VecDeque::with_capacity(WINDOW);
     for (subject, headers, payload) in ready {
         if flying.len() == WINDOW {
@@ -151,42 +219,95 @@ async fn plain(nats: &Nats, messages: &[nats::Stored]) -> Measured {
     for ack in flying {
         ack.await.unwrap();
     }
-    measured(messages.len(), began, cpu)
+    meter.stop(task.records)
 }
 
-fn main() {
-    let records: usize = std::env::var("SPARKGATE_RECORDS").map_or(200_000, |n| n.parse().unwrap());
+/// This process is one of the parts: measures it and says what it was.
+fn work(task: &Task) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
-    let mut ratios: Vec<(f64, f64)> = Vec::new();
-    println!(
-        "{records} records, {ROUNDS} rounds; rates in 1/s, CPU of this process in µs a record, RSS in MiB"
+    let measured = runtime.block_on(async {
+        match task.part {
+            Part::Bridge => drain(task).await,
+            Part::Consumer => read(task).await,
+            Part::Client => plain(task).await,
+        }
+    });
+    println!("{}", serde_json::to_string(&measured).unwrap());
+}
+
+const TASK: &str = "SPARKGATE_BENCH_TASK";
+
+fn run(part: Part, records: usize, from: &Nats, to: &Nats) -> Measured {
+    let task = Task {
+        part,
+        records,
+        from: from.url(),
+        to: to.url(),
+    };
+    let output = Command::new(std::env::current_exe().unwrap())
+        .env(TASK, serde_json::to_string(&task).unwrap())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{part:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
     );
-    for _ in 0..ROUNDS {
-        let nats = Nats::start();
-        let ours = runtime.block_on(drain(&nats, records));
-        let (messages, reading) = runtime.block_on(read(&nats, records));
-        drop(nats);
-        let nats = Nats::start();
-        let theirs = runtime.block_on(plain(&nats, &messages));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn setting(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |n| n.parse().unwrap())
+}
+
+fn median(mut ratios: Vec<f64>) -> f64 {
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
+fn main() {
+    if let Ok(task) = std::env::var(TASK) {
+        return work(&serde_json::from_str(&task).unwrap());
+    }
+    let records = setting("SPARKGATE_RECORDS", 200_000);
+    let rounds = setting("SPARKGATE_ROUNDS", 5).max(1);
+    println!(
+        "{records} records, {rounds} rounds; rates in 1/s, CPU of the process in µs a record, most resident memory in MiB \
+         and (in brackets) what was held before: the journal or the messages to send"
+    );
+    let (mut client, mut consumer, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let (ours, theirs) = (Nats::start(), Nats::start());
+        // The bridge comes first, since the others need what it stored; who runs on the quieter machine is chance.
+        let bridge = run(Part::Bridge, records, &ours, &ours);
+        let reading = run(Part::Consumer, records, &ours, &ours);
+        let plain = run(Part::Client, records, &ours, &theirs);
         for (name, it) in [
-            ("bridge", &ours),
-            ("async-nats", &theirs),
+            ("bridge", &bridge),
+            ("async-nats", &plain),
             ("ordered consumer", &reading),
         ] {
             println!(
-                "{name:<17} {:>9.0}/s {:>6.1} µs {:>6.0} MiB",
-                it.rate, it.cpu_us, it.rss
+                "{} {name:<17} {:>9.0}/s {:>6.1} µs {:>6.0} MiB ({:.0})",
+                round + 1,
+                it.rate,
+                it.cpu_us,
+                it.peak,
+                it.before
             );
         }
-        ratios.push((ours.rate / theirs.rate, ours.rate / reading.rate));
+        client.push(bridge.rate / plain.rate);
+        consumer.push(bridge.rate / reading.rate);
+        cpu.push(bridge.cpu_us / plain.cpu_us);
     }
-    ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (client, consumer) = ratios[ROUNDS / 2];
     println!(
-        "bridge / async-nats without a guard: {client:.2} (target 0.8); bridge / ordered consumer: {consumer:.2}"
+        "medians: bridge / async-nats without a guard {:.2} (target 0.8), CPU a record {:.2}; bridge / ordered consumer {:.2}",
+        median(client),
+        median(cpu),
+        median(consumer)
     );
 }
