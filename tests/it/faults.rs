@@ -1,7 +1,8 @@
 //! What goes wrong between a gateway and its server, to a real process over a bad link: each record that was
 //! acknowledged to a device is in the stream once, in the device's order, and a consumer can prove it.
 //!
-//! The long form: `SPARKGATE_RECORDS=200000 SPARKGATE_KILLS=5`, and `SPARKGATE_NATS_SERVER` for another server.
+//! The long form: `SPARKGATE_RECORDS=200000 SPARKGATE_KILLS=5 SPARKGATE_FULL_SECONDS=60`, and `SPARKGATE_NATS_SERVER`
+//! for another server.
 
 use std::time::{Duration, Instant};
 
@@ -165,5 +166,37 @@ fn what_becomes_of_the_stream_costs_no_record() {
         .filter(|m| m.json()["values"]["word"] == "bridge-stream-lost")
         .count();
     assert_eq!(losses, 2, "the rollback and the deletion are told, no more");
+    assert!(gateway.stop().success());
+}
+
+#[test]
+fn a_full_stream_keeps_devices_waiting_for_nothing_and_costs_no_record() {
+    let records = setting("SPARKGATE_RECORDS", 20_000) / 5;
+    let full_for = Duration::from_secs(setting("SPARKGATE_FULL_SECONDS", 3));
+    let nats = Nats::start();
+    let mut gateway = Gateway::builder().bridge(&nats.url()).start();
+    let fleet = Fleet::start(gateway.mqtt, plan(records.max(2_000)));
+    until("the stream is there", 120, || {
+        (nats.count(DATA) > 0).then_some(())
+    });
+    nats.change(DATA, |stream| stream.max_bytes = 100_000);
+    // Devices are promised everything meanwhile: it is the journal that has it.
+    let account = fleet.finish();
+    let lane = || gateway.status()["uplink"]["lanes"]["data"].clone();
+    until("the server says that it is full", 120, || {
+        (lane()["state"] == "full" && lane()["detail"].as_str()?.contains("maximum bytes"))
+            .then_some(())
+    });
+    let (began, there) = (Instant::now(), nats.count(DATA));
+    until("it stays full", 3_600, || {
+        gateway.check_identity();
+        assert!(lane()["pending"].as_u64()? > 0);
+        (began.elapsed() >= full_for && lane()["state"] == "full").then_some(())
+    });
+    // Full is full: nothing was forced in at the cost of what was there.
+    assert_eq!(nats.count(DATA), there);
+    nats.change(DATA, |stream| stream.max_bytes = -1);
+    drained(&gateway);
+    account.check(&nats.messages(DATA));
     assert!(gateway.stop().success());
 }

@@ -17,6 +17,7 @@ mod harness;
 mod backlog;
 mod backup;
 mod behaviour;
+mod cloud;
 #[cfg(feature = "cold")]
 mod cold;
 mod config;
@@ -40,4 +41,6 @@ mod rules;
 mod servers;
 mod service;
 mod siege;
+mod traces;
+mod uplink;
 mod writes;
