@@ -145,6 +145,7 @@ impl<U: Uplink> LaneTask<U> {
     /// Runs until `stop` names a deadline: then what is there is drained until then, and the lane ends.
     pub(super) async fn run(mut self, mut stop: watch::Receiver<Option<Instant>>) {
         let mut grown = self.shared.source.grown();
+        let mut reachable = self.others_connection();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
@@ -183,6 +184,10 @@ impl<U: Uplink> LaneTask<U> {
                     grown.borrow_and_update();
                     let head = self.shared.source.head(self.lane);
                     self.drain.handle_appended(head);
+                }
+                () = opened(reachable.as_mut()) => {
+                    let now = self.now();
+                    self.drain.handle_reachable(now);
                 }
                 _ = ticks.tick() => self.tick().await,
                 _ = stop.changed() => {}
@@ -345,6 +350,18 @@ async fn next<L: Publisher>(link: Option<&mut L>) -> Incoming {
         Some(link) => link.next().await,
         None => std::future::pending().await,
     }
+}
+
+/// Another lane's connection has come to stand.
+async fn opened(other: Option<&mut watch::Receiver<Option<async_nats::Client>>>) {
+    if let Some(other) = other {
+        while other.changed().await.is_ok() {
+            if other.borrow_and_update().is_some() {
+                return;
+            }
+        }
+    }
+    std::future::pending().await
 }
 
 async fn maybe<F: Future + Unpin>(it: Option<&mut F>) -> F::Output {

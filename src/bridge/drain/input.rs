@@ -90,6 +90,13 @@ impl Drain {
         }
     }
 
+    /// Another lane of this gateway has a connection: the way is open, there is nothing to wait for.
+    pub fn handle_reachable(&mut self, now: Duration) {
+        if let Phase::Offline { at } = &mut self.phase {
+            *at = now.min(*at);
+        }
+    }
+
     /// No connection came about.
     pub fn handle_connect_failed(&mut self, now: Duration, state: UplinkState, detail: &str) {
         if self.phase == Phase::Connecting {

@@ -756,6 +756,27 @@ fn filters_refusals_and_a_full_stream_change_nothing_for_the_rest() {
 }
 
 #[test]
+fn a_way_that_is_open_is_taken_at_once() {
+    let mut now = Duration::ZERO;
+    let mut drain = Drain::new(Limits::default(), None, 0, 0, 1, now);
+    while drain
+        .poll_timeout()
+        .is_none_or(|at| at < now + Duration::from_secs(10))
+    {
+        now = drain.poll_timeout().unwrap_or(now);
+        drain.handle_timeout(now);
+        assert_eq!(drain.poll_action(now), Some(Action::Connect));
+        drain.handle_connect_failed(now, UplinkState::Refused, "");
+    }
+    drain.handle_reachable(now);
+    drain.handle_timeout(now);
+    assert_eq!(drain.poll_action(now), Some(Action::Connect));
+    // While one is being made, and when it stands, there is nothing to hurry.
+    drain.handle_reachable(now);
+    assert_eq!((drain.poll_action(now), drain.poll_timeout()), (None, None));
+}
+
+#[test]
 fn a_first_record_that_is_refused_for_no_known_reason_gives_way_to_a_gap() {
     for seed in seeds(30) {
         let mut sim = Sim::new(seed, CALM);

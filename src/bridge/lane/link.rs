@@ -43,6 +43,13 @@ impl<U: Uplink> LaneTask<U> {
         }
     }
 
+    /// The connection by which this lane knows that the way is open: an alarm must not wait out a time that was long
+    /// while nobody could be reached. Data does, so that many gateways spread.
+    pub(super) fn others_connection(&self) -> Option<watch::Receiver<Option<async_nats::Client>>> {
+        let [data, _] = &self.shared.clients;
+        (self.lane == Lane::Alarms).then(|| data.subscribe())
+    }
+
     pub(super) fn drop_link(&mut self) {
         let _ = self.client().send_replace(None);
         self.link = None;
