@@ -1,8 +1,9 @@
 //! Decode and resolve against the bare decode of sparkplug-rs, in one run.
 //!
 //! `cargo bench -p sparkplug`. Each row: the same bytes through `HostSession` (topic parsed, `seq` checked, aliases
-//! resolved to names and types, current values brought up to date, event taken) and through
-//! `sparkplug_rs::Payload::parse_from_bytes` alone. Both are timed in turns, so that a busy machine slows both.
+//! resolved to names and types, current values brought up to date, event taken and given back) and through
+//! `sparkplug_rs::Payload::parse_from_bytes` alone. Both are timed in turns, so that a busy machine slows both. A host
+//! that does not give its events back ([`HostSession::recycle`]) is shown beside it.
 
 #![allow(
     clippy::disallowed_methods,
@@ -86,25 +87,34 @@ fn main() {
 
     let (mut ours_at, mut theirs_at) = (2usize, 2usize);
     let mut seen = 0u64;
-    let mut ours = || {
+    let mut step = |back: bool| {
         let payload = &data[ours_at % 256];
         ours_at += 1;
         session.handle_message(0, &message(topic, payload));
         while let Some(event) = session.poll_event() {
             seen += 1;
-            black_box(event);
+            let event = black_box(event);
+            if back {
+                session.recycle(event);
+            }
         }
     };
+    let step = std::cell::RefCell::new(&mut step);
+    let mut ours = || step.borrow_mut()(true);
+    let mut dropped = || step.borrow_mut()(false);
     let mut theirs = || {
         let payload = &data[theirs_at % 256];
         theirs_at += 1;
         black_box(sparkplug_rs::Payload::parse_from_bytes(payload).ok());
     };
     const CALLS: u32 = 256;
-    let mut runs: [(Duration, &mut dyn FnMut()); 2] =
-        [(Duration::MAX, &mut ours), (Duration::MAX, &mut theirs)];
+    let mut runs: [(Duration, &mut dyn FnMut()); 3] = [
+        (Duration::MAX, &mut ours),
+        (Duration::MAX, &mut theirs),
+        (Duration::MAX, &mut dropped),
+    ];
     best(&mut runs, CALLS);
-    let [(ours_time, _), (theirs_time, _)] = runs;
+    let [(ours_time, _), (theirs_time, _), (dropped_time, _)] = runs;
     let per = |time: Duration| time.as_nanos() as f64 / f64::from(CALLS);
     println!("50-metric DDATA by alias, {} bytes", data[2].len());
     println!(
@@ -118,6 +128,11 @@ fn main() {
     println!(
         "  ratio                           {:>8.2} x",
         per(theirs_time) / per(ours_time)
+    );
+    println!(
+        "  events dropped, not given back  {:>8.0} ns {:>8.2} x",
+        per(dropped_time),
+        per(theirs_time) / per(dropped_time)
     );
     assert!(seen > 0);
 

@@ -71,6 +71,7 @@ pub(super) fn handle(core: &mut Core, now: Now, event: HostEvent, ports: &mut dy
         }
         HostEvent::NodeData { node, record } => {
             received(core, now, Class::Data, &node, None, &record, ports);
+            core.host.recycle(HostEvent::NodeData { node, record });
         }
         HostEvent::DeviceData { device, record } => {
             received(
@@ -82,6 +83,7 @@ pub(super) fn handle(core: &mut Core, now: Now, event: HostEvent, ports: &mut dy
                 &record,
                 ports,
             );
+            core.host.recycle(HostEvent::DeviceData { device, record });
         }
         HostEvent::NodeDeath {
             tag,

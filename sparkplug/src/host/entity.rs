@@ -47,15 +47,7 @@ impl MetricState {
         timestamp: u64,
         time_source: TimeSource,
     ) {
-        // The same kind as before needs no drop of the old value.
-        match (&mut self.value, scalar) {
-            (Value::Double(old), Scalar::Double(new)) => *old = new,
-            (Value::Float(old), Scalar::Float(new)) => *old = new,
-            (Value::Int(old), Scalar::Int(new)) => *old = new,
-            (Value::UInt(old), Scalar::UInt(new)) => *old = new,
-            (Value::Bool(old), Scalar::Bool(new)) => *old = new,
-            (value, scalar) => *value = scalar.into(),
-        }
+        scalar.store(&mut self.value);
         self.timestamp = timestamp;
         self.time_source = time_source;
         self.stale = false;
@@ -90,6 +82,8 @@ pub(super) struct Entity {
     pub(super) born: bool,
     pub(super) metrics: Vec<MetricState>,
     pub(super) by_name: HashMap<Arc<str>, u32>,
+    /// List of a record that was given back, for the next one.
+    pub(super) spare: Vec<Metric>,
     /// Has changed since the last checkpoint.
     pub(super) dirty: bool,
 }
@@ -110,6 +104,7 @@ impl Entity {
             self.deaths += 1;
         }
         self.born = false;
+        self.spare = Vec::new();
         self.stale(at_ms);
     }
 

@@ -14,6 +14,7 @@ mod node;
 mod persist;
 mod presence;
 mod rebirth;
+mod recycle;
 mod resolve;
 mod view;
 mod write;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::event::{InvalidReason, RebirthCause, Rejected};
 use super::node::{Cx, Incoming, Node, Phase};
+use super::recycle::renew;
 use crate::alias::AliasTarget;
 use crate::compress;
 use crate::metric::{Metric, MetricFlags, TimeSource};
@@ -17,6 +18,8 @@ use crate::value::Value;
 #[derive(Debug, Default)]
 pub(super) struct Resolved {
     pub(super) metrics: Vec<Metric>,
+    /// So many of `metrics` are of this payload; what follows is left from an earlier one.
+    filled: usize,
     pub(super) rejected: Vec<Rejected>,
     /// Why the birth should be repeated, if it should.
     pub(super) rebirth: Option<RebirthCause>,
@@ -132,6 +135,14 @@ fn metric(
 }
 
 impl Resolved {
+    fn put(&mut self, metric: Metric) {
+        match self.metrics.get_mut(self.filled) {
+            Some(old) => *old = metric,
+            None => self.metrics.push(metric),
+        }
+        self.filled += 1;
+    }
+
     #[cold]
     fn reject(
         &mut self,
@@ -176,10 +187,7 @@ impl Node {
         raw: &RawPayload<'_>,
         message: &Incoming<'_>,
     ) -> Resolved {
-        let mut out = Resolved {
-            metrics: Vec::with_capacity(raw.metric_count),
-            ..Resolved::default()
-        };
+        let mut out = Resolved::default();
         let times = Times {
             payload: message.timestamp.or(raw.timestamp),
             received: message.received_ms,
@@ -197,6 +205,9 @@ impl Node {
         let Some(owner) = self.entities.get_mut(entity as usize) else {
             return out;
         };
+        out.metrics = std::mem::take(&mut owner.spare);
+        let missing = raw.metric_count.saturating_sub(out.metrics.len());
+        out.metrics.reserve_exact(missing);
         let mut rest = raw.metrics();
         let mut index = 0;
         while let Some(bytes) = rest.next_bytes() {
@@ -213,6 +224,15 @@ impl Node {
                 if !(by_time && timestamp < state.timestamp) {
                     state.update_scalar(scalar, timestamp, time_source);
                 }
+                let flags = flags | time_flags;
+                if let Some(old) = out.metrics.get_mut(out.filled) {
+                    if !Arc::ptr_eq(&old.name, &state.name) {
+                        old.name.clone_from(&state.name);
+                    }
+                    renew(old, state, scalar, timestamp, time_source, flags);
+                    out.filled += 1;
+                    continue;
+                }
                 let name = state.name.clone();
                 // `extend` makes room first and builds the metric in its place; `push` would build it elsewhere
                 // and copy it, which costs a quarter of this loop.
@@ -228,8 +248,9 @@ impl Node {
                     quality: None,
                     properties: None,
                     metadata: None,
-                    flags: flags | time_flags,
+                    flags,
                 }));
+                out.filled += 1;
                 continue;
             }
             let mut raw = RawMetric::default();
@@ -282,8 +303,9 @@ impl Node {
             if !(raw.historical || overtaken) {
                 state.update(&metric);
             }
-            out.metrics.push(metric);
+            out.put(metric);
         }
+        out.metrics.truncate(out.filled);
         owner.dirty = true;
         out
     }
@@ -449,8 +471,7 @@ fn unknown(
             match fill(raw, &Hint::NONE, budget, 0) {
                 Ok(filled) => {
                     let flags = flags | MetricFlags::UNKNOWN_IN_BIRTH;
-                    out.metrics
-                        .push(metric(name.into(), None, raw, filled, times, flags));
+                    out.put(metric(name.into(), None, raw, filled, times, flags));
                 }
                 Err(error) => out.fault(index, None, Some(raw), &error),
             }

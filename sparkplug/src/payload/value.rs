@@ -269,6 +269,21 @@ pub(crate) enum Scalar {
     DateTime(u64),
 }
 
+impl Scalar {
+    /// Puts it where a value was; the same kind as before needs no drop of the old one.
+    #[inline(always)]
+    pub(crate) fn store(self, place: &mut Value) {
+        match (place, self) {
+            (Value::Double(old), Self::Double(new)) => *old = new,
+            (Value::Float(old), Self::Float(new)) => *old = new,
+            (Value::Int(old), Self::Int(new)) => *old = new,
+            (Value::UInt(old), Self::UInt(new)) => *old = new,
+            (Value::Bool(old), Self::Bool(new)) => *old = new,
+            (place, new) => *place = new.into(),
+        }
+    }
+}
+
 impl From<Scalar> for Value {
     #[inline(always)]
     fn from(scalar: Scalar) -> Self {

@@ -1,4 +1,5 @@
-//! A number costs no allocation: a data message of fifty takes as many as a message of one.
+//! A number costs no allocation: a data message of fifty takes as many as a message of one, and none where the events
+//! are given back.
 
 use sparkplug::host::{HostConfig, HostSession, Message, ServerId};
 use sparkplug::payload::{Form, encode};
@@ -50,4 +51,18 @@ fn numbers_by_alias_cost_no_allocation() {
     let one = cost(&metrics[..1]);
     assert_eq!(cost(&metrics), one);
     assert_eq!(one, 1, "the list of metrics and nothing else");
+    let mut recycled = |metrics: &[Metric]| {
+        seq += 1;
+        let data = encode(Some(5), Some(seq), metrics, Form::Data);
+        allocation_counter::measure(|| {
+            session.handle_message(0, &message("spBv1.0/g/NDATA/n", &data));
+            while let Some(event) = session.poll_event() {
+                session.recycle(event);
+            }
+        })
+        .count_total
+    };
+    recycled(&metrics);
+    assert_eq!(recycled(&metrics), 0);
+    assert_eq!(recycled(&metrics[7..20]), 0, "other metrics than before");
 }

@@ -455,3 +455,75 @@ fn payloads_template_definition_nbirth_only() {
     assert_eq!(template.metrics[0].value, Value::UInt(4_294_967_284));
     assert!(template.metrics[0].flags.contains(MetricFlags::NO_DATATYPE));
 }
+
+/// What comes out is the same whether events are given back or not, whatever was in the list before.
+#[test]
+fn a_list_that_was_given_back_leaves_no_trace() {
+    let born = || {
+        let metric = |name, alias, datatype: DataType, value| {
+            raw(Some(name), Some(alias), Some(datatype.code()), Some(value))
+        };
+        born(vec![
+            metric("a", 11, DataType::Double, Arm::DoubleValue(1.0)),
+            metric("b", 12, DataType::Int32, Arm::IntValue(1)),
+            metric("c", 13, DataType::String, Arm::StringValue("x".into())),
+        ])
+    };
+    let (mut kept, mut given_back) = (born(), born());
+    let number = |alias: u64| payload::Metric {
+        timestamp: Some(EPOCH),
+        ..raw(
+            None,
+            Some(alias),
+            None,
+            Some(match alias {
+                11 => Arm::DoubleValue(2.5),
+                _ => Arm::IntValue(7),
+            }),
+        )
+    };
+    let text = payload::Metric {
+        is_transient: Some(true),
+        properties: Some(payload::PropertySet {
+            keys: vec!["Quality".into()],
+            values: vec![payload::PropertyValue {
+                r#type: Some(3),
+                value: Some(payload::property_value::Value::IntValue(500)),
+                ..Default::default()
+            }],
+        }),
+        ..raw(None, Some(13), None, Some(Arm::StringValue("y".into())))
+    };
+    let past = payload::Metric {
+        is_historical: Some(true),
+        ..number(11)
+    };
+    let unknown = payload::Metric {
+        alias: Some(99),
+        ..number(12)
+    };
+    let payloads = [
+        vec![number(11), number(12)],
+        vec![text.clone(), past.clone(), number(12)],
+        vec![number(11), number(12), number(11)],
+        vec![number(12)],
+        vec![unknown, number(11), text],
+        vec![number(12), number(11), past],
+    ];
+    for (seq, metrics) in (2..).zip(payloads) {
+        for bench in [&mut kept, &mut given_back] {
+            let payload = Payload {
+                timestamp: Some(EPOCH),
+                seq: Some(seq),
+                metrics: metrics.clone(),
+                ..Default::default()
+            };
+            bench.raw("spBv1.0/g/DDATA/n/d", &payload.encode_to_vec());
+        }
+        let events = given_back.events();
+        assert_eq!(kept.events(), events, "seq {seq}");
+        for event in events {
+            given_back.session.recycle(event);
+        }
+    }
+}
