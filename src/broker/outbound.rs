@@ -50,12 +50,15 @@ pub(crate) struct Inflight {
     pub(crate) pid: u16,
     /// `None` once PUBREC came: PUBREL is what is left to do.
     pub(crate) item: Option<Item>,
+    /// Its place in the order of all QoS 1 and 2 messages of the session.
+    pub(crate) order: u64,
     /// Sent on some connection: DUP is due when it is sent again.
     pub(crate) dup: bool,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
+#[cfg_attr(any(test, fuzzing), derive(Clone))]
 pub(crate) struct Outbound {
     /// QoS 0, with the order number at which each was queued.
     low: VecDeque<(u64, Item)>,
@@ -66,8 +69,19 @@ pub(crate) struct Outbound {
     inflight: VecDeque<Inflight>,
     sent: usize,
     last_pid: u16,
-    /// Since [`Self::take_changed`].
+    /// QoS 1 and 2 messages before this order are in the state file.
+    saved_to: u64,
+    /// Since [`Self::progress`].
     changed: bool,
+}
+
+/// How far a session's messages have come, without the messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Order of the first message in the queue; all before it are under way or done.
+    pub(crate) head: u64,
+    /// Those under way: packet id, sent before, order; without an order where only PUBREL is left.
+    pub(crate) inflight: Vec<(u16, bool, Option<u64>)>,
 }
 
 fn next_pid(pid: u16) -> u16 {
@@ -116,16 +130,63 @@ impl Outbound {
         Pushed::Queued { dropped }
     }
 
-    /// Whether QoS 1 or 2 messages came, went or moved since the last call.
-    pub(crate) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
+    /// Whether QoS 1 or 2 messages came, went or moved since [`Self::progress`].
+    pub(crate) fn is_changed(&self) -> bool {
+        self.changed
     }
 
-    /// Puts back what was under way before a restart.
-    pub(crate) fn restore_inflight(&mut self, entry: Inflight) {
-        self.bytes += entry.item.as_ref().map_or(0, |i| i.message.size());
-        self.last_pid = entry.pid;
-        self.inflight.push_back(entry);
+    /// The oldest of the messages that the state file does not have yet, at most so many, with their orders; they count
+    /// as written from now on. Fewer than that: there are no more.
+    pub(crate) fn unsaved(&mut self, most: usize) -> Vec<(u64, Item)> {
+        let from = self.saved_to;
+        let sent = self.inflight.partition_point(|entry| entry.order < from);
+        let queued = self.high.partition_point(|(order, _)| *order < from);
+        let sent = self.inflight.iter().skip(sent);
+        let sent = sent.filter_map(|entry| Some((entry.order, entry.item.clone()?)));
+        let queued = self.high.iter().skip(queued).cloned();
+        let found: Vec<_> = sent.chain(queued).take(most).collect();
+        self.saved_to = match found.last() {
+            Some((last, _)) if found.len() >= most => last + 1,
+            _ => self.next_order,
+        };
+        found
+    }
+
+    /// How far all has come, to be written after [`Self::unsaved`] has given everything.
+    pub(crate) fn progress(&mut self) -> Progress {
+        self.changed = false;
+        let order = |entry: &Inflight| entry.item.is_some().then_some(entry.order);
+        Progress {
+            head: self
+                .high
+                .front()
+                .map_or(self.next_order, |(order, _)| *order),
+            inflight: self
+                .inflight
+                .iter()
+                .map(|entry| (entry.pid, entry.dup, order(entry)))
+                .collect(),
+        }
+    }
+
+    /// Everything that is under way and queued, with [`Self::progress`]; it counts as written from now on.
+    pub(crate) fn whole(&mut self) -> (Vec<(u64, Item)>, Progress) {
+        self.saved_to = 0;
+        (self.unsaved(usize::MAX), self.progress())
+    }
+
+    /// Puts back what was under way before a restart, before anything is queued.
+    pub(crate) fn restore_inflight(&mut self, pid: u16, dup: bool, item: Option<Item>) {
+        self.bytes += item.as_ref().map_or(0, |i| i.message.size());
+        self.last_pid = pid;
+        let order = self.next_order;
+        self.next_order += 1;
+        self.inflight.push_back(Inflight {
+            pid,
+            item,
+            order,
+            dup,
+        });
     }
 
     /// A new connection: everything under way is due again.
@@ -185,12 +246,13 @@ impl Outbound {
             });
         }
         high?;
-        let (_, item) = self.high.pop_front()?;
+        let (order, item) = self.high.pop_front()?;
         self.changed = true;
         self.last_pid = pid;
         self.inflight.push_back(Inflight {
             pid,
             item: Some(item.clone()),
+            order,
             dup: true,
         });
         self.sent += 1;
@@ -272,15 +334,6 @@ impl Outbound {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn under_way(&self) -> usize {
         self.sent
-    }
-
-    pub(crate) fn inflight(&self) -> impl Iterator<Item = &Inflight> {
-        self.inflight.iter()
-    }
-
-    /// Queued QoS 1 and 2 messages, in order.
-    pub(crate) fn queued_high(&self) -> impl Iterator<Item = &Item> {
-        self.high.iter().map(|(_, item)| item)
     }
 }
 

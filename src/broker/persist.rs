@@ -1,7 +1,9 @@
 //! The broker's state file: `<data_dir>/mqtt/state.log`, an append-only log of [`Record`]s.
 //!
 //! Changes are encoded under the router's lock, so that the log has them in the order in which they happened, and
-//! written and synced by a thread of its own. A power cut takes at most what happened since the last sync, which
+//! written and synced by a thread of its own. A message of a session is written once, and after it only how far the
+//! session has come ([`Record::Queued`], [`Record::Progress`]); for connected sessions that is done once a second, in
+//! slices, so that a message which is acknowledged at once is never written. A power cut takes at most what happened since the last sync, which
 //! begins as soon as something waits. When the log is much larger than what it describes, or when the disk does not
 //! keep up, the whole state is written anew beside it and put in its place. A failed sync is not tried again.
 
@@ -122,9 +124,9 @@ fn write(shell: &Arc<Shell>, outbox: &Outbox, dir: &Path) -> io::Result<()> {
     let whole = || {
         let content = shell.with(|router| {
             outbox.forget();
-            router.save_all()
+            router.snapshot()
         });
-        content.map_err(io::Error::other)
+        Ok::<_, io::Error>(content.map_err(io::Error::other)?.encode())
     };
     let content = whole()?;
     let mut file = rewrite(dir, &content)?;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::Qos;
 use super::codec::{Options, RetainHandling};
+use super::outbound::Progress;
 
 const MAGIC: [u8; 2] = [0x53, 0x47];
 const HEADER: usize = 10;
@@ -56,11 +57,10 @@ pub(crate) enum Record {
     Session(SavedSession),
     /// A session has ended.
     Gone(String),
-    /// One more message for an absent client.
-    Queued(String, SavedItem),
-    /// All messages of a session, replacing those known: under way (id, sent before, message or none after PUBREC),
-    /// and queued.
-    Messages(String, Vec<(u16, bool, Option<SavedItem>)>, Vec<SavedItem>),
+    /// One more message of a session, and its place in the order of them all.
+    Queued(String, u64, SavedItem),
+    /// How far a session's messages have come: those that are neither under way nor at or behind the head are done.
+    Progress(String, Progress),
 }
 
 struct Writer<'a>(&'a mut Vec<u8>);
@@ -75,6 +75,9 @@ impl Writer<'_> {
     fn u32(&mut self, n: u32) {
         self.0.extend_from_slice(&n.to_le_bytes());
     }
+    fn u64(&mut self, n: u64) {
+        self.0.extend_from_slice(&n.to_le_bytes());
+    }
     fn count(&mut self, n: usize) {
         self.u32(u32::try_from(n).unwrap_or(u32::MAX));
     }
@@ -87,7 +90,7 @@ impl Writer<'_> {
         self.bytes(&m.payload);
         self.u8(m.qos as u8 | u8::from(m.retain) << 2);
         self.bytes(&m.forward);
-        self.0.extend_from_slice(&m.expires_ms.to_le_bytes());
+        self.u64(m.expires_ms);
     }
     fn item(&mut self, i: &SavedItem) {
         self.message(&i.message);
@@ -139,25 +142,21 @@ pub(crate) fn encode(record: &Record, out: &mut Vec<u8>) {
             w.u8(4);
             w.bytes(client.as_bytes());
         }
-        Record::Queued(client, item) => {
-            w.u8(5);
+        Record::Queued(client, order, item) => {
+            w.u8(7);
             w.bytes(client.as_bytes());
+            w.u64(*order);
             w.item(item);
         }
-        Record::Messages(client, inflight, queued) => {
-            w.u8(6);
+        Record::Progress(client, progress) => {
+            w.u8(8);
             w.bytes(client.as_bytes());
-            w.count(inflight.len());
-            for (pid, dup, item) in inflight {
+            w.u64(progress.head);
+            w.count(progress.inflight.len());
+            for (pid, dup, order) in &progress.inflight {
                 w.u16(*pid);
-                w.u8(u8::from(*dup) | u8::from(item.is_some()) << 1);
-                if let Some(item) = item {
-                    w.item(item);
-                }
-            }
-            w.count(queued.len());
-            for item in queued {
-                w.item(item);
+                w.u8(u8::from(*dup) | u8::from(order.is_some()) << 1);
+                w.u64(order.unwrap_or(0));
             }
         }
     }
@@ -191,6 +190,9 @@ impl Cursor {
     fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
     /// A number of things of at least one byte each: more than there are bytes left is not believed.
     fn count(&mut self) -> Option<usize> {
         let n = usize::try_from(self.u32()?).ok()?;
@@ -207,7 +209,7 @@ impl Cursor {
     fn message(&mut self) -> Option<SavedMessage> {
         let (topic, payload) = (self.text()?, self.bytes()?);
         let flags = self.u8()?;
-        let (forward, expires_ms) = (self.bytes()?, u64::from_le_bytes(self.array()?));
+        let (forward, expires_ms) = (self.bytes()?, self.u64()?);
         Some(SavedMessage {
             topic,
             payload,
@@ -251,17 +253,12 @@ impl Cursor {
                 })
             }
             4 => Record::Gone(self.text()?),
-            5 => Record::Queued(self.text()?, self.item()?),
-            6 => {
-                let client = self.text()?;
+            7 => Record::Queued(self.text()?, self.u64()?, self.item()?),
+            8 => {
+                let (client, head) = (self.text()?, self.u64()?);
                 let n = self.count()?;
                 let inflight = (0..n).map(|_| self.inflight()).collect::<Option<_>>()?;
-                let n = self.count()?;
-                Record::Messages(
-                    client,
-                    inflight,
-                    (0..n).map(|_| self.item()).collect::<Option<_>>()?,
-                )
+                Record::Progress(client, Progress { head, inflight })
             }
             _ => return None,
         })
@@ -280,14 +277,9 @@ impl Cursor {
         };
         Some((filter, options, (id != 0).then_some(id)))
     }
-    fn inflight(&mut self) -> Option<(u16, bool, Option<SavedItem>)> {
-        let (pid, flags) = (self.u16()?, self.u8()?);
-        let item = if flags & 2 != 0 {
-            Some(self.item()?)
-        } else {
-            None
-        };
-        Some((pid, flags & 1 != 0, item))
+    fn inflight(&mut self) -> Option<(u16, bool, Option<u64>)> {
+        let (pid, flags, order) = (self.u16()?, self.u8()?, self.u64()?);
+        Some((pid, flags & 1 != 0, (flags & 2 != 0).then_some(order)))
     }
 }
 
@@ -370,11 +362,13 @@ mod tests {
                 ],
                 received: vec![1, 2],
             }),
-            Record::Queued("c".to_owned(), item(2)),
-            Record::Messages(
+            Record::Queued("c".to_owned(), 1 << 40, item(2)),
+            Record::Progress(
                 "c".to_owned(),
-                vec![(1, true, Some(item(3))), (2, true, None)],
-                vec![item(4)],
+                Progress {
+                    head: 9,
+                    inflight: vec![(1, true, Some(7)), (2, false, None)],
+                },
             ),
             Record::Gone("c".to_owned()),
         ]

@@ -32,7 +32,6 @@ use super::clients::Clients;
 use super::codec::{OutPublish, Will, publish_len};
 use super::config::{Ack, Config, Limits};
 use super::link::Link;
-use super::message::Item;
 use super::outbound::{Outgoing, QueueLimits};
 use super::pressure::Pressure;
 use super::retained::Retained;
@@ -138,7 +137,7 @@ struct Route {
 }
 
 /// A change of what outlives the process, in order of happening.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     /// A topic's retained message is new or gone.
     Retained(Arc<str>),
@@ -147,8 +146,8 @@ pub(crate) enum Change {
     /// A session is gone.
     SessionGone(Arc<str>),
     /// A QoS 1 or 2 message waits for an absent client.
-    Queued(SessionIndex, Item),
-    /// A connection of a persistent session ended or began: its queue and ids have to be written anew.
+    Queued(SessionIndex),
+    /// A connection of a persistent session ended or began: what became of its messages is written.
     Attached(SessionIndex),
     /// See above.
     Detached(SessionIndex),
@@ -396,7 +395,12 @@ impl Router {
 }
 
 /// A PUBLISH towards a subscriber, without alias.
-pub(crate) fn out_publish(item: &Item, pid: u16, dup: bool, now: Instant) -> OutPublish<'_> {
+pub(crate) fn out_publish(
+    item: &super::message::Item,
+    pid: u16,
+    dup: bool,
+    now: Instant,
+) -> OutPublish<'_> {
     let message = &item.message;
     OutPublish {
         dup,

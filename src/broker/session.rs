@@ -59,6 +59,8 @@ pub(crate) struct Session {
     pub(crate) will_due: Option<Instant>,
     /// When it ends; only without a connection.
     pub(crate) expires: Option<Instant>,
+    /// The state file knows of it: its end has to be written as well.
+    pub(crate) filed: bool,
 }
 
 /// A subscription as the session knows it.

@@ -219,15 +219,22 @@ impl Shell {
     pub(crate) async fn run_saves(self: Arc<Self>, outbox: Arc<Outbox>) {
         loop {
             tokio::time::sleep(SAVE).await;
-            let mut encoded = Vec::new();
-            let saved = self.with(|router| {
-                router.save_connected(&mut encoded);
-                if !encoded.is_empty() {
-                    outbox.put(&encoded);
-                }
-            });
-            if saved.is_err() {
-                return;
+            let mut next = Some(0);
+            while let Some(from) = next {
+                let mut encoded = Vec::new();
+                let saved = self.with(|router| {
+                    let next = router.save_connected(from, &mut encoded);
+                    if !encoded.is_empty() {
+                        outbox.put(&encoded);
+                    }
+                    next
+                });
+                let Ok(rest) = saved else {
+                    return;
+                };
+                next = rest;
+                // Others had to wait for the router: now it is their turn.
+                tokio::task::yield_now().await;
             }
         }
     }
@@ -306,6 +313,11 @@ impl Shell {
                 .fetch_sub(before - after, Ordering::Relaxed)
                 .saturating_sub(before - after)
         }
+    }
+
+    /// Bytes in incomplete packets, and in those that have to wait.
+    pub(crate) fn held(&self) -> usize {
+        self.partial.load(Ordering::Relaxed)
     }
 
     /// Counts and logs a connection that ended before it was anybody's.

@@ -224,6 +224,7 @@ impl Router {
             will: None,
             will_due: None,
             expires: None,
+            filed: false,
         });
         self.next_serial += 1;
         let index = match self.free.pop() {
@@ -405,7 +406,8 @@ impl Router {
         }
         self.queued_bytes = self.queued_bytes.saturating_sub(session.outbound.bytes());
         self.free.push(index);
-        if session.is_persistent() {
+        // A client may have made a session that was to be kept one that is not.
+        if session.filed {
             self.note(Change::SessionGone(Arc::clone(&session.client)));
         }
         if let Some(will) = session.will.take() {

@@ -109,11 +109,13 @@ impl Sinks<'_> {
             return;
         }
         let before = session.outbound.bytes();
-        match session.outbound.push(item.clone(), self.limits) {
+        match session.outbound.push(item, self.limits) {
             Pushed::Queued { dropped } => {
                 self.dropped.add("offline_queue", dropped);
-                if let Some(changes) = self.changes {
-                    changes.push(Change::Queued(index, item));
+                if let Some(changes) = self.changes
+                    && changes.last() != Some(&Change::Queued(index))
+                {
+                    changes.push(Change::Queued(index));
                 }
             }
             Pushed::Full => self.dropped.add("offline_queue", 1),

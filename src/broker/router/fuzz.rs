@@ -3,6 +3,8 @@
 
 #![allow(clippy::indexing_slicing, reason = "a test's body")]
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::bench::{Bench, Client, connect};
@@ -262,7 +264,7 @@ pub(crate) fn sessions(bytes: &[u8]) {
 
 /// What is written of the state reads back as the same state.
 fn restart(bench: &mut Bench, config: &Config) {
-    let written = bench.router.save_all();
+    let written = bench.router.snapshot().encode();
     let (records, lost) = decode_all(&Bytes::from(written));
     assert_eq!(lost, 0, "bytes of the state file that do not read back");
     let mut fresh = Bench::with(&["tap/#"], config);
@@ -283,10 +285,50 @@ fn restart(bench: &mut Bench, config: &Config) {
         bench.router.retained.len(),
         "retained over a restart"
     );
+    let clients: Vec<Arc<str>> = fresh.router.by_client.keys().cloned().collect();
+    for client in clients {
+        assert_eq!(
+            owed(&mut fresh.router, &client),
+            owed(&mut bench.router, &client),
+            "messages of {client} over a restart"
+        );
+    }
     check(&fresh.router);
     let mut changes = Vec::new();
     bench.router.encode_changes(&mut changes);
     assert_eq!(decode_all(&Bytes::from(changes)).1, 0, "changes read back");
+}
+
+/// What a session owes its client at QoS 1 and 2.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Owed {
+    /// Packet ids and payloads; without one where only PUBREL is left.
+    pub(super) inflight: Vec<(u16, Option<Bytes>)>,
+    pub(super) queued: Vec<Bytes>,
+}
+
+/// See [`Owed`]; nothing for a session that is not there.
+pub(super) fn owed(router: &mut Router, client: &str) -> Owed {
+    let index = router.by_client.get(client).copied();
+    let Some(session) = index.and_then(|index| router.session_mut(index)) else {
+        return Owed::default();
+    };
+    // A copy, so that nothing counts as saved that is not.
+    let (messages, progress) = session.outbound.clone().whole();
+    let payload = |order: u64| {
+        let (_, item) = messages.iter().find(|(at, _)| *at == order)?;
+        Some(item.message.payload.clone())
+    };
+    let inflight = progress.inflight.iter();
+    let queued = messages.iter().filter(|(at, _)| *at >= progress.head);
+    Owed {
+        inflight: inflight
+            .map(|(pid, _, order)| (*pid, order.and_then(payload)))
+            .collect(),
+        queued: queued
+            .map(|(_, item)| item.message.payload.clone())
+            .collect(),
+    }
 }
 
 /// Whatever happened, everything ends, nothing is left behind, and the broker serves the next client.

@@ -1,15 +1,19 @@
 //! What of the router's state outlives the process.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{Change, Router};
 use crate::broker::message::{Item, Message, after};
-use crate::broker::outbound::Inflight;
+use crate::broker::outbound::Progress;
 use crate::broker::record::{Record, SavedItem, SavedMessage, SavedSession, encode};
 use crate::broker::session::{Received, Session, Stored};
 use crate::broker::subscriptions::{SessionIndex, Subscription};
 use crate::broker::topic::Filter;
+
+/// Messages that are encoded under one hold of the router.
+pub(super) const SLICE: usize = 256;
 
 /// One moment on both clocks, to carry expiry over a restart.
 #[derive(Debug, Clone, Copy)]
@@ -107,106 +111,122 @@ impl Router {
                     encode(&record, out);
                 }
                 Change::SessionGone(client) => encode(&Record::Gone(client.to_string()), out),
-                Change::Queued(index, item) => {
-                    if let Some(session) = self.session(index) {
-                        encode(
-                            &Record::Queued(session.client.to_string(), moment.item(&item)),
-                            out,
-                        );
+                Change::Queued(index) => {
+                    if let Some(session) = self.session_mut(index) {
+                        save_messages(session, usize::MAX, moment, out);
                     }
                 }
-                Change::Session(index) => self.save_session(index, moment, false, out),
+                Change::Session(index) => {
+                    if let Some(session) = self.session_mut(index) {
+                        save_session(session, out);
+                    }
+                }
                 Change::Attached(index) | Change::Detached(index) => {
-                    self.save_session(index, moment, true, out)
+                    if let Some(session) = self.session_mut(index) {
+                        save_session(session, out);
+                        save_messages(session, usize::MAX, moment, out);
+                        save_progress(session, out);
+                    }
                 }
             }
         }
     }
 
-    fn save_session(&self, index: SessionIndex, moment: Moment, messages: bool, out: &mut Vec<u8>) {
-        let Some(session) = self.session(index) else {
-            return;
-        };
-        if !session.is_persistent() {
-            return;
-        }
-        encode(&Record::Session(saved(session)), out);
-        if messages {
-            encode(&saved_messages(session, moment), out);
-        }
-    }
-
-    /// Saves the messages of connected sessions that changed since they were last saved.
-    pub(crate) fn save_connected(&mut self, out: &mut Vec<u8>) {
+    /// Saves what became of the messages of connected sessions since they were last saved, each message once; about
+    /// [`SLICE`] messages a call, from the session `from` on. Where to go on, until all are saved.
+    pub(crate) fn save_connected(
+        &mut self,
+        from: SessionIndex,
+        out: &mut Vec<u8>,
+    ) -> Option<SessionIndex> {
         let moment = Moment::present();
-        for session in self.sessions.iter_mut().flatten() {
-            if session.attached.is_some()
-                && session.is_persistent()
-                && session.outbound.take_changed()
-            {
-                encode(&Record::Session(saved(session)), out);
-                encode(&saved_messages(session, moment), out);
+        let mut room = SLICE;
+        for (index, session) in (from..).zip(self.sessions.iter_mut().skip(from as usize)) {
+            let Some(session) = session.as_mut().filter(|session| {
+                session.attached.is_some()
+                    && session.is_persistent()
+                    && session.outbound.is_changed()
+            }) else {
+                continue;
+            };
+            if room == 0 {
+                return Some(index);
             }
+            let saved = save_messages(session, room, moment, out);
+            if saved >= room {
+                return Some(index);
+            }
+            room -= saved;
+            save_session(session, out);
+            save_progress(session, out);
         }
+        None
     }
 
-    /// Encodes everything that outlives the process.
-    pub(crate) fn save_all(&self) -> Vec<u8> {
+    /// Everything that outlives the process, shared, so that [`Snapshot::encode`] needs no router. It counts as saved
+    /// from now on.
+    pub(crate) fn snapshot(&mut self) -> Snapshot {
         let moment = Moment::present();
-        let mut out = Vec::new();
-        for message in self.retained.iter() {
-            encode(&Record::Retained(moment.message(message)), &mut out);
+        let retained = self.retained.iter().cloned().collect();
+        let persistent = |session: &&mut Box<Session>| session.is_persistent();
+        let sessions = self.sessions.iter_mut().flatten().filter(persistent);
+        let sessions = sessions.map(|session| {
+            session.filed = true;
+            let (messages, progress) = session.outbound.whole();
+            (saved(session), messages, progress)
+        });
+        Snapshot {
+            moment,
+            retained,
+            sessions: sessions.collect(),
         }
-        for session in self.sessions.iter().flatten().filter(|s| s.is_persistent()) {
-            encode(&Record::Session(saved(session)), &mut out);
-            encode(&saved_messages(session, moment), &mut out);
-        }
-        out
     }
 
     /// Puts back what was saved. Sessions wait for their clients from now on.
     pub(crate) fn restore(&mut self, records: Vec<Record>, moment: Moment) {
+        let mut messages: HashMap<String, Messages> = HashMap::new();
         for record in records {
             match record {
                 Record::Retained(message) => self.retained.put(moment.restored(message)),
                 Record::Unretained(topic) => drop(self.retained.remove(&topic)),
                 Record::Session(saved) => self.restore_session(saved, moment.now),
                 Record::Gone(client) => {
+                    messages.remove(&client);
                     if let Some(index) = self.by_client.get(client.as_str()).copied() {
                         self.remove_session(moment.now, index);
                     }
                 }
-                Record::Queued(client, item) => {
-                    let limits = self.settings.queue_limits();
-                    if let Some(session) = self.restored(&client) {
-                        let before = session.outbound.bytes();
-                        session.outbound.push(moment.restored_item(item), limits);
-                        self.queued_bytes += self
-                            .restored(&client)
-                            .map_or(before, |s| s.outbound.bytes())
-                            - before;
-                    }
+                Record::Queued(client, order, item) => {
+                    messages.entry(client).or_default().put(order, item);
                 }
-                Record::Messages(client, inflight, queued) => {
-                    let limits = self.settings.queue_limits();
-                    let Some(session) = self.restored(&client) else {
-                        continue;
-                    };
-                    let before = std::mem::take(&mut session.outbound).bytes();
-                    for (pid, dup, item) in inflight {
-                        let item = item.map(|i| moment.restored_item(i));
-                        session
-                            .outbound
-                            .restore_inflight(Inflight { pid, item, dup });
-                    }
-                    for item in queued {
-                        session.outbound.push(moment.restored_item(item), limits);
-                    }
-                    let after = session.outbound.bytes();
-                    self.queued_bytes = (self.queued_bytes + after).saturating_sub(before);
+                Record::Progress(client, progress) => {
+                    messages.entry(client).or_default().advance(progress);
                 }
             }
         }
+        for (client, messages) in messages {
+            self.restore_messages(&client, messages, moment);
+        }
+    }
+
+    fn restore_messages(&mut self, client: &str, mut messages: Messages, moment: Moment) {
+        let limits = self.settings.queue_limits();
+        let Some(session) = self.restored(client) else {
+            return;
+        };
+        for (pid, dup, order) in messages.inflight {
+            let item = order.and_then(|order| messages.items.remove(&order));
+            // One whose message was lost with a damaged part of the file can't be sent again.
+            if order.is_none() || item.is_some() {
+                let item = item.map(|item| moment.restored_item(item));
+                session.outbound.restore_inflight(pid, dup, item);
+            }
+        }
+        for item in messages.items.into_values() {
+            session.outbound.push(moment.restored_item(item), limits);
+        }
+        let bytes = session.outbound.bytes();
+        self.queued_bytes += bytes;
     }
 
     fn restored(&mut self, client: &str) -> Option<&mut Session> {
@@ -242,6 +262,7 @@ impl Router {
         self.generation += 1;
         let expires = (saved.expiry != u32::MAX).then(|| after(now, saved.expiry));
         if let Some(session) = self.session_mut(index) {
+            session.filed = true;
             session.user = saved.user.map(Into::into);
             session.expiry = saved.expiry;
             session.expires = expires;
@@ -279,16 +300,82 @@ fn saved(session: &Session) -> SavedSession {
     }
 }
 
-fn saved_messages(session: &Session, moment: Moment) -> Record {
-    let inflight = session
-        .outbound
-        .inflight()
-        .map(|e| (e.pid, e.dup, e.item.as_ref().map(|i| moment.item(i))))
-        .collect();
-    let queued = session
-        .outbound
-        .queued_high()
-        .map(|i| moment.item(i))
-        .collect();
-    Record::Messages(session.client.to_string(), inflight, queued)
+fn save_session(session: &mut Session, out: &mut Vec<u8>) {
+    if session.is_persistent() {
+        session.filed = true;
+        encode(&Record::Session(saved(session)), out);
+    }
 }
+
+/// How many messages were written that had not been: fewer than `most` when none is left.
+fn save_messages(session: &mut Session, most: usize, moment: Moment, out: &mut Vec<u8>) -> usize {
+    if !session.is_persistent() {
+        return 0;
+    }
+    let messages = session.outbound.unsaved(most);
+    for (order, item) in &messages {
+        let client = session.client.to_string();
+        encode(&Record::Queued(client, *order, moment.item(item)), out);
+    }
+    messages.len()
+}
+
+fn save_progress(session: &mut Session, out: &mut Vec<u8>) {
+    if session.is_persistent() {
+        let progress = session.outbound.progress();
+        encode(&Record::Progress(session.client.to_string(), progress), out);
+    }
+}
+
+/// All that outlives the process, at one moment. Its messages are shared with the router.
+pub(crate) struct Snapshot {
+    moment: Moment,
+    retained: Vec<Arc<Message>>,
+    sessions: Vec<(SavedSession, Vec<(u64, Item)>, Progress)>,
+}
+
+impl Snapshot {
+    /// As a state file.
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for message in &self.retained {
+            encode(&Record::Retained(self.moment.message(message)), &mut out);
+        }
+        for (session, messages, progress) in self.sessions {
+            let client = session.client.clone();
+            encode(&Record::Session(session), &mut out);
+            for (order, item) in messages {
+                let item = self.moment.item(&item);
+                encode(&Record::Queued(client.clone(), order, item), &mut out);
+            }
+            encode(&Record::Progress(client, progress), &mut out);
+        }
+        out
+    }
+}
+
+/// Messages of a session as its records tell of them.
+#[derive(Debug, Default)]
+struct Messages {
+    items: BTreeMap<u64, SavedItem>,
+    inflight: Vec<(u16, bool, Option<u64>)>,
+}
+
+impl Messages {
+    fn put(&mut self, order: u64, item: SavedItem) {
+        self.items.insert(order, item);
+    }
+
+    fn advance(&mut self, progress: Progress) {
+        let mut queued = self.items.split_off(&progress.head);
+        for (_, _, order) in &progress.inflight {
+            let known = order.and_then(|order| Some((order, self.items.remove(&order)?)));
+            queued.extend(known);
+        }
+        self.items = queued;
+        self.inflight = progress.inflight;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -311,7 +311,8 @@ fn state_is_the_same_after_a_restart() {
     assert_eq!(bench.got(&s), ["r q1"]);
     bench.end(&s, Cause::Socket);
     bench.publish(&p, "t/1", "queued", Qos::AtLeastOnce, 2, false);
-    let (records, lost) = crate::broker::record::decode_all(&bench.router.save_all().into());
+    let (records, lost) =
+        crate::broker::record::decode_all(&bench.router.snapshot().encode().into());
     assert_eq!(lost, 0);
     let mut after = Bench::new(&[]);
     after.router.restore(records, Moment::present());
