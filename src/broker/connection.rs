@@ -35,6 +35,8 @@ const FILL: usize = 128 << 10;
 const STOP_READING: usize = 512 << 10;
 /// Packets handled under one hold of the router.
 const BATCH: usize = 64;
+/// Bytes of a client that has to wait which are read all the same, for the sake of what is in them that need not wait.
+const LOOKAHEAD: usize = 64 << 10;
 /// A payload in a packet at least this large shares the packet's buffer; smaller ones are copied, so that a few
 /// bytes that stay never pin many.
 const SHARED: usize = 32 << 10;
@@ -248,8 +250,14 @@ struct Connection<S> {
     batch: Vec<Outgoing>,
     /// The session may have more to send.
     more: bool,
-    /// `partial` has whole packets, left there while a subscriber made the client wait.
+    /// `partial` may have whole packets, left there while the client had to wait.
     backlog: bool,
+    /// So much of `partial` is packets that have to wait.
+    waiting: usize,
+    /// So much of it is in the sum that the shell keeps.
+    accounted: usize,
+    /// The stream has ended while the client had to wait; what it sent before comes first.
+    ended: bool,
     /// Aliases set towards the client.
     aliases: HashMap<Arc<str>, u16>,
     most_aliases: u16,
@@ -288,6 +296,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             batch: Vec::new(),
             more: true,
             backlog: false,
+            waiting: 0,
+            accounted: 0,
+            ended: false,
             aliases: HashMap::new(),
             most_aliases: accepted.topic_aliases,
         }
@@ -306,7 +317,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if cause.is_some() {
                 break;
             }
-            if self.backlog && !link.is_held() {
+            if self.backlog && !self.is_held_back() {
                 cause = self.feed(&[], Instant::now()).err();
                 if cause.is_some() {
                     break;
@@ -324,7 +335,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let _ = self
             .shell
             .with(|router| router.disconnect(Instant::now(), self.key, cause));
-        self.shell.hold(self.partial.len(), 0);
+        self.shell.hold(self.accounted, 0);
         if let Some(code) = cause.reason() {
             let mut out = self.out.split_off(self.written.min(self.out.len()));
             if out.len() < STOP_READING {
@@ -346,16 +357,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Poll::Ready(Err(_)) => return Poll::Ready(Turn::End(Cause::Socket)),
             _ => {}
         }
-        let held = self.link.is_held();
-        if self.backlog && !held {
+        let held_back = self.is_held_back();
+        if self.backlog && !held_back {
             // Before anything is read: an end of the stream comes after what is left of it.
             return Poll::Ready(Turn::Go);
         }
-        let held_back = held
-            || self.shell.is_paused(&self.link)
-            || self.link.waiting_acks() >= self.receive_maximum;
-        if !held_back && self.out.len() - self.written < STOP_READING {
-            match self.poll_read(cx) {
+        let room = match held_back {
+            false => READ,
+            true if self.shell.held() < self.max_memory / 8 => {
+                LOOKAHEAD.saturating_sub(self.partial.len())
+            }
+            true => 0,
+        };
+        let deaf = held_back && self.ended;
+        if room > 0 && !deaf && self.out.len() - self.written < STOP_READING {
+            match self.poll_read(cx, room, held_back) {
                 Poll::Ready(Ok(())) => return Poll::Ready(Turn::Go),
                 Poll::Ready(Err(cause)) => return Poll::Ready(Turn::End(cause)),
                 Poll::Pending => {}
@@ -417,25 +433,94 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         });
     }
 
-    /// Reads once and handles what is complete.
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Cause>> {
+    /// Whether the client's publishes have to wait: for a subscriber, for the pipeline, or for acknowledgements. The task
+    /// is woken when that ends.
+    fn is_held_back(&self) -> bool {
+        self.link.is_held()
+            || self.shell.is_paused(&self.link)
+            || self.link.waiting_acks() >= self.receive_maximum
+    }
+
+    /// Reads once, at most `room` bytes, and handles what is complete, or as much of it as need not wait.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        room: usize,
+        held_back: bool,
+    ) -> Poll<Result<(), Cause>> {
         SCRATCH.with_borrow_mut(|scratch| {
-            let mut buffer = ReadBuf::new(scratch);
+            let room = room.min(scratch.len());
+            let mut buffer = ReadBuf::new(scratch.get_mut(..room).unwrap_or_default());
             match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {
                     let now = Instant::now();
                     self.last_heard = now;
-                    Poll::Ready(self.feed(buffer.filled(), now))
+                    Poll::Ready(if held_back {
+                        self.overhear(buffer.filled(), now)
+                    } else {
+                        self.feed(buffer.filled(), now)
+                    })
+                }
+                _ if held_back && self.backlog => {
+                    self.ended = true;
+                    Poll::Ready(Ok(()))
                 }
                 _ => Poll::Ready(Err(Cause::Socket)),
             }
         })
     }
 
+    /// Handles of a client that has to wait what need not: its pings, or it would take the broker for dead, and its
+    /// acknowledgements. All else is kept in its order, and taken up by [`Self::feed`] when the wait is over.
+    fn overhear(&mut self, data: &[u8], now: Instant) -> Result<(), Cause> {
+        self.partial.extend_from_slice(data);
+        let all = std::mem::take(&mut self.partial);
+        let mut packets = Vec::new();
+        let mut at = self.waiting;
+        // What stays: up to the first packet that is taken out, and after each.
+        let mut kept = Vec::new();
+        let mut from = 0;
+        loop {
+            let rest = all.get(at..).unwrap_or_default();
+            let found = frame(rest, self.max_packet).map_err(|e| Cause::Protocol(e.reason()))?;
+            let Some(found) = found.filter(|f| f.total <= rest.len()) else {
+                break;
+            };
+            let next = at + found.total;
+            // PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ
+            if matches!(found.first >> 4, 4..=7 | 12) {
+                let body = rest.get(found.header..found.total).unwrap_or_default();
+                let packet = decode(self.version, found.first, body, None)
+                    .map_err(|e| Cause::Protocol(e.reason()))?;
+                packets.push((packet, next));
+                kept.push(from..at);
+                from = next;
+            }
+            at = next;
+        }
+        if !packets.is_empty() {
+            self.route(packets, now, false)?;
+        }
+        if kept.is_empty() {
+            self.waiting = at;
+            self.partial = all;
+        } else {
+            for range in kept.into_iter().chain([from..at]) {
+                self.partial
+                    .extend_from_slice(all.get(range).unwrap_or_default());
+            }
+            self.waiting = self.partial.len();
+            self.partial
+                .extend_from_slice(all.get(at..).unwrap_or_default());
+        }
+        self.backlog = !self.partial.is_empty();
+        self.account()
+    }
+
     /// Handles the packets that `data` completes and keeps the rest.
     fn feed(&mut self, data: &[u8], now: Instant) -> Result<(), Cause> {
         self.backlog = false;
-        let before = self.partial.len();
+        self.waiting = 0;
         if self.partial.is_empty() {
             let used = self.handle(data, None, now)?;
             self.partial
@@ -451,14 +536,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     .extend_from_slice(whole.get(used..).unwrap_or_default());
             }
         }
+        self.account()?;
+        if self.backlog {
+            self.overhear(&[], now)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back an empty buffer, and keeps the sum of what all connections hold.
+    fn account(&mut self) -> Result<(), Cause> {
         if self.partial.is_empty() && self.partial.capacity() > 0 {
             self.partial = BytesMut::new();
         }
-        if before != self.partial.len() {
-            let all = self.shell.hold(before, self.partial.len());
-            if all > self.max_memory && self.partial.len() > READ {
-                return Err(Cause::Protocol(reason::QUOTA_EXCEEDED));
-            }
+        let now = self.partial.len();
+        let before = std::mem::replace(&mut self.accounted, now);
+        if before != now && self.shell.hold(before, now) > self.max_memory && now > READ {
+            return Err(Cause::Protocol(reason::QUOTA_EXCEEDED));
         }
         Ok(())
     }
@@ -499,7 +592,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             let full = packets.len() == BATCH;
             if !packets.is_empty() {
-                let done = self.route(packets, now)?;
+                let done = self.route(packets, now, true)?;
                 if done < used {
                     self.backlog = true;
                     return Ok(done);
@@ -515,8 +608,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Gives packets to the router; where the last one that it took ends.
-    fn route(&mut self, packets: Vec<(Packet<'_>, usize)>, now: Instant) -> Result<usize, Cause> {
+    /// Gives packets to the router, where `heed` up to the first that makes the client wait; where the last one that it
+    /// took ends.
+    fn route(
+        &mut self,
+        packets: Vec<(Packet<'_>, usize)>,
+        now: Instant,
+        heed: bool,
+    ) -> Result<usize, Cause> {
         let shell = Arc::clone(&self.shell);
         let key = self.key;
         let link = &self.link;
@@ -531,7 +630,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         return (Err(cause), false);
                     }
                     done = end;
-                    if link.is_held() {
+                    if heed && link.is_held() {
                         break;
                     }
                 }
