@@ -4,34 +4,21 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sparkplug::topic::{NodeVerb, Topic, TopicRef};
 
 /// Where the broker speaks for itself; clients may not publish below it.
 pub(crate) const RESERVED: &str = "$sparkplug/";
 
-/// The certificate topic of a birth topic; `None` for any other topic. Only the exact shapes
-/// `spBv1.0/<group>/NBIRTH/<node>` and `spBv1.0/<group>/DBIRTH/<node>/<device>` without empty levels count.
+/// The certificate topic of a birth topic; `None` for any other topic.
 pub(crate) fn certificate_topic(topic: &str) -> Option<Arc<str>> {
-    let mut levels = topic.split('/');
-    let (namespace, group, verb) = (levels.next()?, levels.next()?, levels.next()?);
-    let (node, device) = (levels.next()?, levels.next());
-    let shape = match verb {
-        "NBIRTH" => device.is_none(),
-        "DBIRTH" => device.is_some_and(|d| !d.is_empty()),
-        _ => false,
-    };
-    let named = !group.is_empty() && !node.is_empty() && levels.next().is_none();
-    (namespace == "spBv1.0" && shape && named)
-        .then(|| format!("{RESERVED}certificates/{topic}").into())
+    let parsed = Topic::parse(topic).ok()?;
+    parsed.certificate().map(Into::into)
 }
 
 /// Whether a topic is an edge node's death certificate.
 pub(crate) fn is_ndeath(topic: &str) -> bool {
-    let mut levels = topic.split('/');
-    levels.next() == Some("spBv1.0")
-        && levels.next().is_some_and(|group| !group.is_empty())
-        && levels.next() == Some("NDEATH")
-        && levels.next().is_some_and(|node| !node.is_empty())
-        && levels.next().is_none()
+    let death = NodeVerb::Death;
+    matches!(TopicRef::parse(topic), Ok(TopicRef::Node { verb, .. }) if verb == death)
 }
 
 /// A base 128 varint (protocol buffers encoding) and what follows it.

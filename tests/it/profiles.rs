@@ -8,6 +8,7 @@ use crate::harness::gateway::Gateway;
 use crate::harness::mqtt::{Client, Node, Packet};
 use crate::harness::nats::Nats;
 use crate::harness::until;
+use sparkplug_rs::protobuf::Message as _;
 
 /// The next publish: topic, payload, RETAIN flag.
 fn publish(client: &mut Client) -> (String, Vec<u8>, bool) {
@@ -160,6 +161,50 @@ fn conformance_mqtt_aware_basic_and_store() {
             );
         }
     }
+}
+
+/// Trap 34: the death that the broker sends for a node says when it was sent; all else in it stays, and so does a death
+/// that the node publishes itself, and every other will.
+#[test]
+fn conformance_mqtt_aware_ndeath_timestamp() {
+    let gateway = Gateway::builder()
+        .config("[mqtt]\nndeath_timestamp = true\n")
+        .start();
+    // Timestamp 5, a field that no version of the norm knows, seq-less as a death is.
+    let death = [0x08, 0x05, 0xFA, 0x3E, 0x02, 0x68, 0x69];
+    let mut watcher = Client::connect(gateway.mqtt, "w", None);
+    for filter in ["spBv1.0/g/NDEATH/#", "spBv1.0/g/DDEATH/#", "other"] {
+        watcher.subscribe(filter, 1);
+    }
+    // Away while the death comes: what waits for it is the same.
+    let body = b"\0\x04MQTT\x04\0\0\0\0\x04away".to_vec();
+    let mut away = Client::raw(gateway.mqtt, &body);
+    away.subscribe("spBv1.0/g/NDEATH/#", 1);
+    away.send(&[0xE0, 0]);
+    assert_eq!(away.read(), None);
+    let before = crate::harness::mqtt::now_ms();
+    drop(Client::connect(
+        gateway.mqtt,
+        "n",
+        Some(("spBv1.0/g/NDEATH/n", &death)),
+    ));
+    let (topic, sent, _) = publish(&mut watcher);
+    let after = crate::harness::mqtt::now_ms();
+    assert_eq!(topic, "spBv1.0/g/NDEATH/n");
+    let read = sparkplug_rs::Payload::parse_from_bytes(&sent).unwrap();
+    assert!((before..=after).contains(&read.timestamp()), "{sent:02x?}");
+    assert!(!read.has_seq());
+    assert!(sent.ends_with(&death[2..]), "{sent:02x?}");
+    let mut back = Client::raw(gateway.mqtt, &body);
+    assert_eq!(publish(&mut back).1, sent, "the queued copy");
+    for topic in ["spBv1.0/g/DDEATH/n/d", "other"] {
+        let client = Client::connect(gateway.mqtt, "x", Some((topic, &death)));
+        drop(client);
+        assert_eq!(publish(&mut watcher), (topic.into(), death.to_vec(), false));
+    }
+    let mut node = Client::connect(gateway.mqtt, "n", None);
+    node.publish("spBv1.0/g/NDEATH/n", &death, 0);
+    assert_eq!(publish(&mut watcher).1, death, "published, not a will");
 }
 
 /// The CONNECT that the host sends to other brokers, read from the wire.

@@ -12,6 +12,9 @@ const PROFILES: [&str; 5] = [
     "aware-broker",
 ];
 
+/// Places where implementations go wrong, numbered in the page.
+const TRAPS: u8 = 38;
+
 /// Names of all test functions below `folder`.
 fn tests(folder: &Path, names: &mut HashSet<String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -56,18 +59,26 @@ fn every_id_is_shown_or_has_its_reason() {
     }
 
     let page = std::fs::read_to_string(gateway.join("docs/conformance.md")).unwrap();
+    let mut traps = Vec::new();
     let mut listed: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     for line in page.lines().filter(|it| it.starts_with("| ")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [id, test, reason] = cells[..] else {
             panic!("three cells a row: {line}");
         };
-        if id != "id" {
+        if let Some((number, _)) = id.strip_prefix("trap ").and_then(|it| it.split_once(':')) {
+            assert!(
+                names.contains(test.trim_matches('`')),
+                "{id}: no test {test}"
+            );
+            traps.extend(number.parse::<u8>());
+        } else if !["id", "place"].contains(&id) {
             let earlier = listed.insert(id, (test.trim_matches('`'), reason));
             assert_eq!(earlier, None, "{id} is listed twice");
         }
     }
 
+    assert_eq!(traps, (1..=TRAPS).collect::<Vec<_>>());
     let mut wrong = Vec::new();
     let norm = std::fs::read_to_string(root.join("tests/conformance.tsv")).unwrap();
     let mut wanted = HashSet::new();

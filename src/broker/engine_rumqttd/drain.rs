@@ -8,6 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use rumqttd::local::LinkRx;
 use rumqttd::{Forward, Notification};
+use sparkplug::topic::{DeviceVerb, NodeVerb, TopicRef};
 use tokio::sync::{mpsc, watch};
 
 use super::Shared;
@@ -45,9 +46,12 @@ impl Echoes {
 
 /// Where the gateway itself publishes: NCMD, DCMD and STATE.
 pub(super) fn is_ours(topic: &str) -> bool {
-    let mut levels = topic.split('/');
-    levels.next() == Some("spBv1.0")
-        && (levels.next() == Some("STATE") || matches!(levels.next(), Some("NCMD" | "DCMD")))
+    match TopicRef::parse(topic) {
+        Ok(TopicRef::State { .. }) => true,
+        Ok(TopicRef::Node { verb, .. }) => verb == NodeVerb::Command,
+        Ok(TopicRef::Device { verb, .. }) => verb == DeviceVerb::Command,
+        Err(_) => false,
+    }
 }
 
 /// Takes the taps' messages from rumqttd.
@@ -167,6 +171,9 @@ mod tests {
         check("spBv1.0/g/DCMD/n/d", true);
         check("spBv1.0/STATE/site-a", true);
         check("spBv1.0/g/NDATA/n", false);
+        // A group may be called so.
+        check("spBv1.0/STATE/NDATA/n", false);
+        check("spBv1.0/STATE/NCMD/n", true);
         check("factory/g/NCMD/n", false);
     }
 }

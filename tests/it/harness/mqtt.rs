@@ -50,17 +50,6 @@ pub fn frame(first: u8, body: &[u8]) -> Vec<u8> {
 impl Client {
     /// Connects with a clean session; `will` is topic and payload, QoS 1.
     pub fn connect(address: SocketAddr, id: &str, will: Option<(&str, &[u8])>) -> Self {
-        let stream = TcpStream::connect(address).expect("the broker listens");
-        stream.set_nodelay(true).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
-        let mut client = Self {
-            stream,
-            buffer: Vec::new(),
-            next: 1,
-            retained: false,
-        };
         let mut body = Vec::new();
         text(&mut body, b"MQTT");
         body.push(4);
@@ -75,7 +64,23 @@ impl Client {
             text(&mut body, topic.as_bytes());
             text(&mut body, payload);
         }
-        client.send(&frame(0x10, &body));
+        Self::raw(address, &body)
+    }
+
+    /// Connects with the body of a CONNECT.
+    pub fn raw(address: SocketAddr, body: &[u8]) -> Self {
+        let stream = TcpStream::connect(address).expect("the broker listens");
+        stream.set_nodelay(true).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let mut client = Self {
+            stream,
+            buffer: Vec::new(),
+            next: 1,
+            retained: false,
+        };
+        client.send(&frame(0x10, body));
         assert_eq!(client.read(), Some(Packet::Connack(0)));
         client
     }

@@ -345,3 +345,42 @@ fn case_sensitivity_ids_and_names_are_kept_apart() {
     assert_eq!(own.metric("temp").unwrap().value, Value::Double(1.0));
     assert_eq!(own.metric("TEMP").unwrap().value, Value::Double(2.0));
 }
+
+/// Trap 37: DBIRTH alone, late or repeated, is as good as one right after NBIRTH; other metrics come with DDEATH and
+/// DBIRTH, and what is gone is gone with its alias.
+#[test]
+fn a_device_is_born_again_at_any_time_and_with_other_metrics() {
+    let mut bench = Bench::new();
+    bench.nbirth(0, 0);
+    for seq in 1..5 {
+        bench.send("NDATA", seq, &[double("", 1.0).at(bench.wall()).aliased(1)]);
+    }
+    bench.now += 60_000;
+    bench.dbirth(5);
+    bench.dbirth(6);
+    bench.ddata(7, 2.0);
+    bench.send("DDEATH", 8, &[]);
+    let (flow, speed) = (double("Flow", 4.0), double("Speed", 5.0));
+    let at = bench.wall();
+    // The number that stood for Pressure stands for another metric now.
+    bench.send(
+        "DBIRTH",
+        9,
+        &[flow.at(at).aliased(2), speed.at(at).aliased(3)],
+    );
+    bench.ddata(10, 6.0);
+    assert_eq!(
+        bench.story(),
+        [
+            "nbirth", "ndata 1", "ndata 2", "ndata 3", "ndata 4", "dbirth", "dbirth", "ddata 7",
+            "ddeath", "dbirth", "ddata 10"
+        ]
+    );
+    assert!(bench.transmits().is_empty(), "nothing is asked");
+    let device = bench.device();
+    assert!(device.online());
+    assert_eq!((device.births(), device.schema()), (3, 2));
+    assert!(device.metric("Pressure").is_none());
+    assert_eq!(device.metric("Flow").unwrap().value, Value::Double(6.0));
+    assert_eq!(device.metric("Speed").unwrap().value, Value::Double(5.0));
+}
