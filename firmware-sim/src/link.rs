@@ -1,11 +1,13 @@
 //! One connection of a node, of either version of MQTT: rumqttc for 3.1.1, `mqtt5` for 5.
 
+use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use rumqttc::tokio_rustls::TlsConnector;
 use rumqttc::tokio_rustls::rustls::pki_types::ServerName;
 use rumqttc::{
-    AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, QoS, TlsConfiguration, Transport,
+    AsyncClient, Event, LastWill, MqttOptions, Packet, QoS, TlsConfiguration, Transport,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -46,10 +48,27 @@ pub(crate) enum LinkError {
     Left,
 }
 
+type Events = Pin<Box<dyn futures_util::Stream<Item = Result<Heard, LinkError>> + Send>>;
+
 /// A connection; dropping it closes the socket without DISCONNECT, so that the broker sends the will.
+///
+/// rumqttc's `poll` loses what it is about to write when it is dropped half way; it lives on inside a stream, so that
+/// whoever stops waiting for the next event loses nothing.
 pub(crate) enum Link {
-    V3(AsyncClient, Box<EventLoop>),
+    V3(AsyncClient, Events),
     V5(Mqtt5),
+}
+
+fn heard(event: Event) -> Heard {
+    match event {
+        Event::Incoming(Packet::ConnAck(_)) => Heard::Connected,
+        Event::Incoming(Packet::SubAck(_)) => Heard::Subscribed,
+        Event::Incoming(Packet::Publish(publish)) => Heard::Publish {
+            topic: publish.topic,
+            payload: publish.payload.to_vec(),
+        },
+        _ => Heard::Other,
+    }
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -105,21 +124,20 @@ impl Link {
                 false,
             ));
         let (client, events) = AsyncClient::new(options, queue);
-        Self::V3(client, Box::new(events))
+        let events = stream::unfold(Some(events), |events| async move {
+            let mut events = events?;
+            match events.poll().await {
+                Ok(event) => Some((Ok(heard(event)), Some(events))),
+                Err(error) => Some((Err(LinkError::from(Box::new(error))), None)),
+            }
+        });
+        Self::V3(client, Box::pin(events))
     }
 
-    /// The next thing that happens.
+    /// The next thing that happens; after an error, nothing more.
     pub(crate) async fn poll(&mut self) -> Result<Heard, LinkError> {
         match self {
-            Self::V3(_, events) => Ok(match events.poll().await.map_err(Box::new)? {
-                Event::Incoming(Packet::ConnAck(_)) => Heard::Connected,
-                Event::Incoming(Packet::SubAck(_)) => Heard::Subscribed,
-                Event::Incoming(Packet::Publish(publish)) => Heard::Publish {
-                    topic: publish.topic,
-                    payload: publish.payload.to_vec(),
-                },
-                _ => Heard::Other,
-            }),
+            Self::V3(_, events) => events.next().await.unwrap_or(Err(LinkError::Left)),
             Self::V5(connection) => match connection.poll().await {
                 Some(heard) => Ok(heard?),
                 None => Err(LinkError::Left),

@@ -14,6 +14,7 @@ use super::Shared;
 use super::api::ApiError;
 use super::auth::Operator;
 use crate::actuation::{Confirm, Plan, Target, Write};
+use crate::host::Links;
 use crate::pipeline::convert::{json_value, value_json};
 
 /// Nodes read from the core between two of its messages: a listing of thousands must not delay data.
@@ -33,7 +34,12 @@ pub struct ListQuery {
     metrics: bool,
 }
 
-fn device_json(node: &NodeView<'_>, device: &DeviceView<'_>, metrics: bool) -> Value {
+fn device_json(
+    links: &Links,
+    node: &NodeView<'_>,
+    device: &DeviceView<'_>,
+    metrics: bool,
+) -> Value {
     let mut out = Map::new();
     let id = node.id();
     out.insert("group".into(), json!(id.group.as_ref()));
@@ -56,6 +62,7 @@ fn device_json(node: &NodeView<'_>, device: &DeviceView<'_>, metrics: bool) -> V
     out.insert("latency_ms".into(), json!(device.latency_ms()));
     out.insert("schema".into(), json!(device.schema()));
     out.insert("client".into(), json!(node.client().map(AsRef::as_ref)));
+    out.insert("server".into(), json!(links.name(node.server())));
     let states = device.metrics();
     out.insert(
         "stale_metrics".into(),
@@ -82,12 +89,12 @@ fn device_json(node: &NodeView<'_>, device: &DeviceView<'_>, metrics: bool) -> V
     Value::Object(out)
 }
 
-fn node_json(node: &NodeView<'_>) -> Value {
-    let mut out = device_json(node, &node.own(), true);
+fn node_json(links: &Links, node: &NodeView<'_>) -> Value {
+    let mut out = device_json(links, node, &node.own(), true);
     if let Some(object) = out.as_object_mut() {
         let devices: Vec<Value> = node
             .devices()
-            .map(|d| device_json(node, &d, false))
+            .map(|d| device_json(links, node, &d, false))
             .collect();
         object.insert("devices".into(), Value::Array(devices));
     }
@@ -113,6 +120,7 @@ pub async fn list(
     let mut from = 0;
     loop {
         let with = query.metrics;
+        let links = shared.links.clone();
         let page = shared
             .core
             .ask(move |core, _, _| {
@@ -120,8 +128,8 @@ pub async fn list(
                 let mut nodes = 0;
                 for node in core.host().nodes().skip(from).take(PAGE) {
                     nodes += 1;
-                    out.push(device_json(&node, &node.own(), with));
-                    out.extend(node.devices().map(|d| device_json(&node, &d, with)));
+                    out.push(device_json(&links, &node, &node.own(), with));
+                    out.extend(node.devices().map(|d| device_json(&links, &node, &d, with)));
                 }
                 (nodes, out)
             })
@@ -143,9 +151,10 @@ pub async fn node(
     Path((group, node)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let name = format!("{group}/{node}");
+    let links = shared.links.clone();
     shared
         .core
-        .ask(move |core, _, _| find(core.host(), &group, &node).map(|n| node_json(&n)))
+        .ask(move |core, _, _| find(core.host(), &group, &node).map(|n| node_json(&links, &n)))
         .await?
         .map(Json)
         .ok_or_else(|| ApiError::not_found(format!("no node {name}")))
@@ -160,12 +169,13 @@ pub async fn device(
     Path((group, node, device)): Path<(String, String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let name = format!("{group}/{node}/{device}");
+    let links = shared.links.clone();
     shared
         .core
         .ask(move |core, _, _| {
             let node = find(core.host(), &group, &node)?;
             let device = node.device(&device)?;
-            Some(device_json(&node, &device, true))
+            Some(device_json(&links, &node, &device, true))
         })
         .await?
         .map(Json)

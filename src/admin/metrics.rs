@@ -230,6 +230,22 @@ pub(super) async fn render(shared: &Shared) -> Result<String, ApiError> {
             certificate.ends as f64,
         );
     }
+    for link in shared.links.status() {
+        let labels = [("server", link.url.as_str())];
+        to.gauge(
+            "sparkgate_server_connected",
+            &labels,
+            u64::from(link.state == "up"),
+        );
+        for (name, count) in [
+            ("sparkgate_server_connects_total", link.connects),
+            ("sparkgate_server_received_total", link.received),
+            ("sparkgate_server_sent_total", link.sent),
+            ("sparkgate_server_lost_total", link.lost),
+        ] {
+            to.counter(name, &labels, count);
+        }
+    }
     to.counter(
         "sparkgate_log_suppressed_total",
         &[],

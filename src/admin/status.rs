@@ -170,7 +170,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
             "devices": view.devices.0, "devices_online": view.devices.1,
             "servers": shared.links.status().iter().map(|link| json!({
                 "url": link.url, "state": link.state, "since": link.since_ms, "detail": link.detail,
-                "connects": link.connects, "received": link.received, "sent": link.sent,
+                "connects": link.connects, "received": link.received, "sent": link.sent, "lost": link.lost,
             })).collect::<Vec<_>>(),
         },
         "decision_us": decision_json(&view.latency),

@@ -178,6 +178,7 @@ pub(super) fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
                 "BDSEQ",
                 "SEQ",
                 "SCHEMA",
+                "SERVER",
                 "LAST REBIRTH CAUSE",
             ],
             |item| {
@@ -191,6 +192,7 @@ pub(super) fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
                     table::cell(item.get("bdseq")),
                     table::cell(item.get("last_seq")),
                     table::cell(item.get("schema")),
+                    table::cell(item.get("server")),
                     table::cell(item.get("last_rebirth_cause")),
                 ]
             },
@@ -212,6 +214,8 @@ pub(super) fn devices(verb: DevicesVerb) -> anyhow::Result<()> {
                 "last_rebirth_cause",
                 "latency_ms",
                 "schema",
+                "server",
+                "client",
             ] {
                 if let Some(value) = answer.get(key) {
                     let shown = if key == "since" {
@@ -440,6 +444,22 @@ pub(super) fn status(listing: &Listing) -> anyhow::Result<()> {
         at("/mqtt/connections")
     );
     mqtt_clients(answer.get("mqtt").unwrap_or(&Value::Null));
+    for server in answer
+        .pointer("/host/servers")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let at = |key| table::cell(server.get(key));
+        println!(
+            "server     {}  {}  received {}  sent {}  lost {}",
+            at("url"),
+            at("state"),
+            at("received"),
+            at("sent"),
+            at("lost")
+        );
+    }
     println!(
         "alarms     active {}  unacknowledged {}",
         at("/alarms/active"),

@@ -5,6 +5,8 @@
 //! nothing is read, so that the server holds what is to come. A publish of QoS 1 or 2 is acknowledged when its record is
 //! on disk.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,10 +15,12 @@ use sparkplug::state::HostState;
 use tokio::sync::{mpsc, oneshot};
 
 use super::wire::{Happening, Publish, Settings, Token, Wire, WireError};
+use crate::bridge::backoff::Backoff;
 use crate::broker::{AckOutcome, Inbound, PubackToken, Qos, TopicCheck};
 use crate::pipeline::remote::{Arrival, Outgoing};
 
-/// Wait before the first attempt to connect again; doubles up to [`MOST_WAIT`].
+/// Longest wait before the first attempt to connect again; doubles up to [`MOST_WAIT`], and each is shortened at random
+/// so that gateways which lost their server together do not come back together.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const MOST_WAIT: Duration = Duration::from_secs(30);
 /// From the first byte to the last SUBACK.
@@ -41,6 +45,9 @@ pub struct LinkStatus {
     pub received: u64,
     /// Messages published, since start.
     pub sent: u64,
+    /// Messages that were to be published and never left, since start: the queue was full, or the connection ended
+    /// before them.
+    pub lost: u64,
 }
 
 pub(super) type Status = Arc<Mutex<LinkStatus>>;
@@ -52,6 +59,7 @@ pub(super) struct Link {
     pub(super) arrivals: mpsc::Sender<(ServerId, Arrival)>,
     pub(super) outgoing: mpsc::Receiver<Outgoing>,
     pub(super) status: Status,
+    pub(super) lost: Arc<AtomicU64>,
 }
 
 /// How a connection ended.
@@ -78,14 +86,20 @@ struct Progress {
 impl Link {
     /// Runs until the pipeline closes its queue.
     pub(super) async fn run(mut self) {
-        let mut wait = FIRST_WAIT;
+        let mut backoff = Backoff::new(
+            FIRST_WAIT,
+            MOST_WAIT,
+            RandomState::new().hash_one(self.server.0),
+        );
         loop {
             self.note("connecting", None);
             let Some(connect) = self.ask().await else {
                 return self.note("left", None);
             };
             // What is queued here was meant for the connection before: the pipeline sends nothing before the birth.
-            while self.outgoing.try_recv().is_ok() {}
+            while self.outgoing.try_recv().is_ok() {
+                self.lose();
+            }
             let started = Instant::now();
             let end = self.connection(connect).await;
             if self
@@ -107,17 +121,21 @@ impl Link {
                 }
             }
             if started.elapsed() > MOST_WAIT {
-                wait = FIRST_WAIT;
+                backoff.reset();
             }
-            if self.pause(wait).await {
+            if self.pause(backoff.fail()).await {
                 return self.note("left", None);
             }
-            wait = (wait * 2).min(MOST_WAIT);
         }
     }
 
     fn url(&self) -> String {
         self.with_status(|status| status.url.clone())
+    }
+
+    /// Counts a message that will not leave: rebirth requests are repeated, writes are not confirmed.
+    fn lose(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
     fn with_status<T>(&self, change: impl FnOnce(&mut LinkStatus) -> T) -> T {
@@ -153,8 +171,11 @@ impl Link {
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(until) => return false,
-                // Nobody is there to take it: rebirth requests are repeated, writes time out.
-                message = self.outgoing.recv() => if message.is_none() { return true },
+                // Nobody is there to take it.
+                message = self.outgoing.recv() => match message {
+                    None => return true,
+                    Some(_) => self.lose(),
+                },
             }
         }
     }
@@ -252,7 +273,10 @@ impl Link {
             payload: std::mem::take(&mut message.transmit.payload),
             ..message.transmit
         };
-        progress.wire.publish(transmit)?;
+        if let Err(error) = progress.wire.publish(transmit) {
+            self.lose();
+            return Err(error);
+        }
         message.tell();
         self.with_status(|status| status.sent += 1);
         Ok(())

@@ -10,6 +10,7 @@ mod tls;
 mod wire;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub use link::LinkStatus;
 pub use tls::TlsError;
 
 use crate::broker::TopicCheck;
-use crate::pipeline::remote::Remotes;
+use crate::pipeline::remote::{Outbox, Remotes};
 
 /// Arrivals between all connections and the pipeline; when it is full, no connection is read.
 const INBOX: usize = 4_096;
@@ -61,7 +62,7 @@ pub struct Prepared {
 /// All connections.
 pub struct Links {
     tasks: Mutex<Option<JoinSet<()>>>,
-    status: Vec<link::Status>,
+    status: Vec<(link::Status, Arc<AtomicU64>)>,
 }
 
 /// The numbers of the servers in the list.
@@ -96,8 +97,9 @@ pub fn prepare(
             source,
         })?;
         let (queue, taken) = mpsc::channel(OUTBOX);
-        outgoing.insert(server, queue);
+        let outbox = Outbox::new(queue);
         links.push(link::Link {
+            lost: outbox.lost(),
             server,
             settings: wire::Settings {
                 address,
@@ -122,8 +124,10 @@ pub fn prepare(
                 connects: 0,
                 received: 0,
                 sent: 0,
+                lost: 0,
             })),
         });
+        outgoing.insert(server, outbox);
     }
     Ok((Prepared { links }, Remotes { arrivals, outgoing }))
 }
@@ -132,7 +136,11 @@ impl Prepared {
     /// Starts to connect, on the current runtime.
     #[must_use]
     pub fn start(self) -> Links {
-        let status = self.links.iter().map(|link| link.status.clone()).collect();
+        let status = self
+            .links
+            .iter()
+            .map(|link| (link.status.clone(), link.lost.clone()))
+            .collect();
         let mut tasks = JoinSet::new();
         for link in self.links {
             tasks.spawn(link.run());
@@ -150,13 +158,29 @@ impl Links {
     pub fn status(&self) -> Vec<LinkStatus> {
         self.status
             .iter()
-            .map(|status| {
-                status
+            .map(|(status, lost)| LinkStatus {
+                lost: lost.load(Ordering::Relaxed),
+                ..status
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .clone()
             })
             .collect()
+    }
+
+    /// How people know a server: the URL of its entry, or `embedded`.
+    #[must_use]
+    pub fn name(&self, server: ServerId) -> String {
+        let entry = usize::from(server.0)
+            .checked_sub(1)
+            .and_then(|at| self.status.get(at));
+        entry.map_or_else(
+            || "embedded".to_owned(),
+            |(status, _)| {
+                let status = status.lock().unwrap_or_else(PoisonError::into_inner);
+                status.url.clone()
+            },
+        )
     }
 
     /// Waits until every connection has left; the pipeline has ended, so that they are about to. What takes longer is
@@ -171,5 +195,60 @@ impl Links {
             let all = async { while tasks.join_next().await.is_some() {} };
             let _ = tokio::time::timeout(patience, all).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::remote::Arrival;
+    use sparkplug::host::{Connect, Transmit};
+
+    /// A server that can't be reached: what is meant for it is counted as lost, and the wish to leave is heard.
+    #[tokio::test]
+    async fn what_waits_for_an_unreachable_server_is_counted_as_lost() {
+        // Bound and not listening: connections are refused, and nobody else gets the port.
+        let held = tokio::net::TcpSocket::new_v4().unwrap();
+        held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let entry = Server {
+            url: format!("mqtt://{}", held.local_addr().unwrap()),
+            ..Server::default()
+        };
+        let check: TopicCheck = Arc::new(|_: &str| true);
+        let (prepared, mut remotes) = prepare(&[entry.clone()], "h", 1 << 20, &check).unwrap();
+        let links = prepared.start();
+        assert_eq!(links.name(ServerId(0)), "embedded");
+        assert_eq!(links.name(ServerId(1)), entry.url);
+        let mut lost = 0;
+        while lost < 3 {
+            let (server, arrival) = remotes.arrivals.recv().await.unwrap();
+            match arrival {
+                Arrival::Connecting(reply) => {
+                    let connect = Connect {
+                        will: None,
+                        filters: Default::default(),
+                    };
+                    let _ = reply.send(connect);
+                }
+                Arrival::Lost => {
+                    let transmit = Transmit {
+                        server,
+                        topic: "spBv1.0/g/NCMD/n".to_owned(),
+                        payload: Vec::new(),
+                        qos: 0,
+                        retain: false,
+                    };
+                    Remotes::publish(&remotes.outgoing, transmit, None).unwrap();
+                }
+                other => panic!("{other:?}"),
+            }
+            lost = links.status()[0].lost;
+        }
+        let status = links.status().remove(0);
+        assert_eq!((status.connects, status.sent), (0, 0));
+        assert!(status.detail.is_some());
+        drop(remotes);
+        links.stop(Duration::from_secs(60)).await;
+        assert_eq!(links.status()[0].state, "left");
     }
 }

@@ -2,11 +2,16 @@
 //!
 //! Nothing here mends a broken connection. rumqttc would connect again with the will of before; STATE needs a new one
 //! each time, so that a connection that ends is dropped with its client.
+//!
+//! `EventLoop::poll` must not be dropped half way: a request that it took from its queue and that waits for room in the
+//! socket would be gone. It lives on inside a stream here, so that whoever stops waiting for the next event loses nothing.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::{self, Stream, StreamExt};
 use rumqttc::{TlsConfiguration, Transport, v5};
 use sparkplug::host::Transmit;
 
@@ -77,11 +82,20 @@ pub(super) enum WireError {
     Silent(Duration),
     #[error("a message could not be taken; it is left unacknowledged")]
     Withheld,
+    #[error("the connection has ended")]
+    Over,
 }
 
-pub(super) enum Wire {
-    V3(rumqttc::AsyncClient, Box<rumqttc::EventLoop>),
-    V5(v5::AsyncClient, Box<v5::EventLoop>),
+enum Client {
+    V3(rumqttc::AsyncClient),
+    V5(v5::AsyncClient),
+}
+
+type Happenings = Pin<Box<dyn Stream<Item = Result<Happening, WireError>> + Send>>;
+
+pub(super) struct Wire {
+    client: Client,
+    happenings: Happenings,
 }
 
 impl Wire {
@@ -114,7 +128,17 @@ impl Wire {
                     ));
                 }
                 let (client, events) = rumqttc::AsyncClient::new(options, QUEUE);
-                Self::V3(client, Box::new(events))
+                let happenings = stream::unfold(Some(events), |events| async move {
+                    let mut events = events?;
+                    match events.poll().await {
+                        Ok(event) => Some((Ok(of_v3(event)), Some(events))),
+                        Err(error) => Some((Err(WireError::from(Box::new(error))), None)),
+                    }
+                });
+                Self {
+                    client: Client::V3(client),
+                    happenings: Box::pin(happenings),
+                }
             }
             Protocol::V5 => {
                 let mut options = v5::MqttOptions::new(&settings.client_id, host, *port);
@@ -140,26 +164,34 @@ impl Wire {
                     ));
                 }
                 let (client, events) = v5::AsyncClient::new(options, QUEUE);
-                Self::V5(client, Box::new(events))
+                let happenings = stream::unfold(Some(events), |events| async move {
+                    let mut events = events?;
+                    match events.poll().await {
+                        Ok(event) => Some((Ok(of_v5(event)), Some(events))),
+                        Err(error) => Some((Err(WireError::from(Box::new(error))), None)),
+                    }
+                });
+                Self {
+                    client: Client::V5(client),
+                    happenings: Box::pin(happenings),
+                }
             }
         }
     }
 
-    /// The next thing that happens. Cancel it only after [`Happening::Connected`]: before, it would connect anew.
+    /// The next thing that happens; after an error, nothing more. It may be dropped at any time: the next call goes on
+    /// where this one stopped.
     pub(super) async fn poll(&mut self) -> Result<Happening, WireError> {
-        match self {
-            Self::V3(_, events) => Ok(of_v3(events.poll().await.map_err(Box::new)?)),
-            Self::V5(_, events) => Ok(of_v5(events.poll().await.map_err(Box::new)?)),
-        }
+        self.happenings.next().await.unwrap_or(Err(WireError::Over))
     }
 
     /// Subscribes with QoS 1; the answer is [`Happening::Subscribed`].
     pub(super) fn subscribe(&self, filter: &str) -> Result<(), WireError> {
-        match self {
-            Self::V3(client, _) => client
+        match &self.client {
+            Client::V3(client) => client
                 .try_subscribe(filter, rumqttc::QoS::AtLeastOnce)
                 .map_err(|_| WireError::Full),
-            Self::V5(client, _) => client
+            Client::V5(client) => client
                 .try_subscribe(filter, v5::mqttbytes::QoS::AtLeastOnce)
                 .map_err(|_| WireError::Full),
         }
@@ -174,8 +206,8 @@ impl Wire {
             retain,
             ..
         } = transmit;
-        match self {
-            Self::V3(client, _) => {
+        match &self.client {
+            Client::V3(client) => {
                 let qos = match qos {
                     0 => rumqttc::QoS::AtMostOnce,
                     _ => rumqttc::QoS::AtLeastOnce,
@@ -184,7 +216,7 @@ impl Wire {
                     .try_publish(topic, qos, retain, payload)
                     .map_err(|_| WireError::Full)
             }
-            Self::V5(client, _) => {
+            Client::V5(client) => {
                 let qos = match qos {
                     0 => v5::mqttbytes::QoS::AtMostOnce,
                     _ => v5::mqttbytes::QoS::AtLeastOnce,
@@ -198,11 +230,11 @@ impl Wire {
 
     /// Acknowledges a publish that came by this connection.
     pub(super) fn acknowledge(&self, token: &Token) -> Result<(), WireError> {
-        match (self, token) {
-            (Self::V3(client, _), Token::V3(publish)) => {
+        match (&self.client, token) {
+            (Client::V3(client), Token::V3(publish)) => {
                 client.try_ack(publish).map_err(|_| WireError::Full)
             }
-            (Self::V5(client, _), Token::V5(publish)) => {
+            (Client::V5(client), Token::V5(publish)) => {
                 client.try_ack(publish).map_err(|_| WireError::Full)
             }
             // A token lives no longer than its connection.
@@ -212,9 +244,9 @@ impl Wire {
 
     /// Asks for DISCONNECT.
     pub(super) fn disconnect(&self) -> Result<(), WireError> {
-        match self {
-            Self::V3(client, _) => client.try_disconnect().map_err(|_| WireError::Full),
-            Self::V5(client, _) => client.try_disconnect().map_err(|_| WireError::Full),
+        match &self.client {
+            Client::V3(client) => client.try_disconnect().map_err(|_| WireError::Full),
+            Client::V5(client) => client.try_disconnect().map_err(|_| WireError::Full),
         }
     }
 }

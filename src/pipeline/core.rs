@@ -459,7 +459,8 @@ impl Core {
         loop {
             let mut quiet = true;
             while let Some(transmit) = self.host.poll_transmit() {
-                ports.publish(transmit, None);
+                // The host's own messages are repeated by its timers; what is lost is counted where it is lost.
+                let _ = ports.publish(transmit, None);
                 quiet = false;
             }
             while let Some(event) = self.host.poll_event() {
@@ -478,7 +479,8 @@ impl Core {
     pub fn handle_stop(&mut self, now: Now, ports: &mut dyn Ports) {
         for server in self.host.servers() {
             if let Some(death) = self.host.stop(server, now.wall_ms) {
-                ports.publish(death, None);
+                // Without this, the server sends the will.
+                let _ = ports.publish(death, None);
             }
         }
         self.settle(now, ports);

@@ -57,7 +57,9 @@ impl Gate for HostGate<'_> {
     fn send(&mut self, write: &Write) -> Result<Option<Value>, Refusal> {
         let (transmit, previous) = self.command(write)?;
         let stamp = self.stamp.map(|stamp| stamp.decided(self.ports.mark()));
-        self.ports.publish(transmit, stamp);
+        self.ports
+            .publish(transmit, stamp)
+            .map_err(|unsent| Refusal::passing(format!("not_sent: {unsent}")))?;
         Ok(previous)
     }
 

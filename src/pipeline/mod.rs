@@ -47,7 +47,14 @@ pub trait Ports {
 
     /// Publishes to the devices' broker. `stamp` says when the bytes that led to it passed the stages, if there were
     /// any.
-    fn publish(&mut self, transmit: sparkplug::host::Transmit, stamp: Option<latency::Stamp>);
+    ///
+    /// # Errors
+    /// Why it can't leave.
+    fn publish(
+        &mut self,
+        transmit: sparkplug::host::Transmit,
+        stamp: Option<latency::Stamp>,
+    ) -> Result<(), Unsent>;
 
     /// A reading of the clock that latencies are measured with.
     fn mark(&self) -> Instant;
@@ -63,6 +70,17 @@ pub trait Ports {
 
     /// Counts a record that could not be appended, so that the counters' identity holds.
     fn dropped(&mut self, record: &NewRecord, reason: &'static str);
+}
+
+/// Why a message to devices did not leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unsent {
+    /// The queue to the broker is full.
+    #[error("the queue to the node's broker is full")]
+    Full,
+    /// The connection, or the embedded broker, is gone.
+    #[error("the connection to the node's broker is gone")]
+    Gone,
 }
 
 /// What comes back from threads that a core has asked.

@@ -4,13 +4,16 @@
 //! they happen, under the server's number, and takes what is to be published from its own queue.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use sparkplug::host::{Connect, ServerId, Transmit};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Ports;
 use super::core::Core;
+use super::{Ports, Unsent};
 use crate::broker::{Inbound, Written};
 use crate::clock::Now;
 
@@ -43,13 +46,37 @@ pub struct Outgoing {
     pub written: Option<Written>,
 }
 
+/// The queue to one connection, and the count of what never left through it.
+#[derive(Debug)]
+pub struct Outbox {
+    queue: mpsc::Sender<Outgoing>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Outbox {
+    /// Nothing is lost yet.
+    #[must_use]
+    pub fn new(queue: mpsc::Sender<Outgoing>) -> Self {
+        Self {
+            queue,
+            lost: Arc::default(),
+        }
+    }
+
+    /// Messages lost here; the connection adds those that it took and could not send.
+    #[must_use]
+    pub fn lost(&self) -> Arc<AtomicU64> {
+        self.lost.clone()
+    }
+}
+
 /// Both directions of all connections to other brokers, on the pipeline's side.
 #[derive(Debug)]
 pub struct Remotes {
     /// What they bring.
     pub arrivals: mpsc::Receiver<(ServerId, Arrival)>,
     /// Where what is to be published goes; closing it asks the connection to leave.
-    pub outgoing: HashMap<ServerId, mpsc::Sender<Outgoing>>,
+    pub outgoing: HashMap<ServerId, Outbox>,
 }
 
 impl Remotes {
@@ -63,22 +90,26 @@ impl Remotes {
         }
     }
 
-    /// Hands a message to its connection. What finds no room is lost, as anything at QoS 0 may be; a rebirth request is
-    /// repeated, and a write is not confirmed.
-    pub(super) fn publish(
-        outgoing: &HashMap<ServerId, mpsc::Sender<Outgoing>>,
+    /// Hands a message to its connection. What finds no room is counted there; a rebirth request is repeated, and a
+    /// write is told so.
+    ///
+    /// # Errors
+    /// [`Unsent`]
+    pub(crate) fn publish(
+        outgoing: &HashMap<ServerId, Outbox>,
         transmit: Transmit,
         written: Option<Written>,
-    ) {
+    ) -> Result<(), Unsent> {
         let server = transmit.server.0;
-        match outgoing.get(&transmit.server) {
-            None => tracing::warn!(server, topic = transmit.topic, "no such server any more"),
-            Some(queue) => {
-                if queue.try_send(Outgoing { transmit, written }).is_err() {
-                    tracing::warn!(server, "the queue to this server is full or closed");
-                }
-            }
-        }
+        let outbox = outgoing.get(&transmit.server).ok_or(Unsent::Gone)?;
+        let unsent = match outbox.queue.try_send(Outgoing { transmit, written }) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Full(_)) => Unsent::Full,
+            Err(TrySendError::Closed(_)) => Unsent::Gone,
+        };
+        outbox.lost.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(server, %unsent, "a message to another broker is lost");
+        Err(unsent)
     }
 }
 
@@ -114,5 +145,36 @@ impl Outgoing {
         if let Some(written) = self.written {
             written.tell(Instant::now());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transmit(server: u16) -> Transmit {
+        Transmit {
+            server: ServerId(server),
+            topic: "spBv1.0/g/NCMD/n".to_owned(),
+            payload: Vec::new(),
+            qos: 0,
+            retain: false,
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_and_told() {
+        let (queue, taken) = mpsc::channel(1);
+        let outbox = Outbox::new(queue);
+        let lost = outbox.lost();
+        let outgoing = HashMap::from([(ServerId(1), outbox)]);
+        let publish = |server| Remotes::publish(&outgoing, transmit(server), None);
+        assert_eq!(publish(2), Err(Unsent::Gone), "no such server");
+        assert_eq!(publish(1), Ok(()));
+        assert_eq!(publish(1), Err(Unsent::Full));
+        assert_eq!(lost.load(Ordering::Relaxed), 1);
+        drop(taken);
+        assert_eq!(publish(1), Err(Unsent::Gone));
+        assert_eq!(lost.load(Ordering::Relaxed), 2);
     }
 }

@@ -12,10 +12,10 @@ use sparkplug::host::ServerId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::core::Core;
-use super::remote::{self, Outgoing, Remotes};
-use super::{Answer, Appended, Ports, rollouts};
+use super::remote::{self, Outbox, Remotes};
+use super::{Answer, Appended, Ports, Unsent, rollouts};
 use crate::audit;
-use crate::broker::{Delivery, Handle, Publish, Qos, Written};
+use crate::broker::{Delivery, Handle, Publish, PublishError, Qos, Written};
 use crate::buffer::record::NewRecord;
 use crate::buffer::{AppendError, Journal};
 use crate::clock::{Clock, Now};
@@ -363,7 +363,7 @@ fn take_orders(
 struct RealPorts {
     journal: Journal,
     broker: Arc<dyn Handle>,
-    outgoing: HashMap<ServerId, mpsc::Sender<Outgoing>>,
+    outgoing: HashMap<ServerId, Outbox>,
     runner: Option<Arc<models::Runner>>,
     orders: Option<std::sync::mpsc::SyncSender<rollouts::Order>>,
     embedder: Option<models::text::Embedder>,
@@ -385,7 +385,11 @@ impl Ports for RealPorts {
         }
     }
 
-    fn publish(&mut self, transmit: sparkplug::host::Transmit, stamp: Option<Stamp>) {
+    fn publish(
+        &mut self,
+        transmit: sparkplug::host::Transmit,
+        stamp: Option<Stamp>,
+    ) -> Result<(), Unsent> {
         let on_written = stamp.map(|stamp| {
             let latency = self.latency.clone();
             let decisions = self.decisions.clone();
@@ -398,8 +402,7 @@ impl Ports for RealPorts {
             })
         });
         if transmit.server != ServerId(0) {
-            Remotes::publish(&self.outgoing, transmit, on_written);
-            return;
+            return Remotes::publish(&self.outgoing, transmit, on_written);
         }
         let qos = match transmit.qos {
             0 => Qos::AtMostOnce,
@@ -413,9 +416,13 @@ impl Ports for RealPorts {
             retain: transmit.retain,
             on_written,
         };
-        if let Err(error) = self.broker.publish(publish) {
+        self.broker.publish(publish).map_err(|error| {
             tracing::warn!(%error, "publish to devices failed");
-        }
+            match error {
+                PublishError::Full => Unsent::Full,
+                PublishError::Stopped => Unsent::Gone,
+            }
+        })
     }
 
     fn mark(&self) -> Instant {

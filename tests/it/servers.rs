@@ -213,6 +213,50 @@ fn qos_1_is_acknowledged_to_the_other_broker() {
     }
 }
 
+/// A server that asks for a certificate gets the gateway's, in both versions; without one the link says why it is down.
+#[test]
+fn a_server_that_demands_a_certificate_gets_one() {
+    let broker = Mosquitto::start_demanding();
+    let (certificate, key) = broker.client();
+    let tls = |own: &str| {
+        let (port, ca) = (broker.tls.expect("TLS").port(), broker.ca());
+        format!(
+            "[[host.server]]\nurl = \"mqtts://localhost:{port}\"\ntls.ca = \"{}\"\n{own}",
+            ca.display()
+        )
+    };
+    let own = format!(
+        "tls.cert = \"{}\"\ntls.key = \"{}\"\n",
+        certificate.display(),
+        key.display()
+    );
+    for protocol in ["3.1.1", "5"] {
+        let config = tls(&format!("{own}protocol = \"{protocol}\"\n"));
+        let mut gateway = Gateway::builder().config(&config).start();
+        until("the link is up", 60, || {
+            (server(&gateway, 0)["state"] == "up").then_some(())
+        });
+        let mut node = subscribed(broker.plain, "n1");
+        until("n1 is online", 30, || {
+            (press(&gateway, "n1")? == (true, false)).then_some(())
+        });
+        let seen = gateway.json("/api/devices/plant/n1")["server"].clone();
+        assert_eq!(seen, server(&gateway, 0)["url"]);
+        assert_eq!(
+            write(&gateway, &mut node, 41.0),
+            "spBv1.0/plant/DCMD/n1/press",
+            "{protocol}"
+        );
+        assert_eq!(server(&gateway, 0)["lost"], 0);
+        assert!(gateway.stop().success());
+    }
+    let gateway = Gateway::builder().config(&tls("")).start();
+    let detail = until("the reason is told", 60, || {
+        server(&gateway, 0)["detail"].as_str().map(str::to_owned)
+    });
+    assert_eq!(server(&gateway, 0)["connects"], 0, "{detail}");
+}
+
 #[test]
 fn mistakes_of_a_server_entry_are_told_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();

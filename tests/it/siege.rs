@@ -1,5 +1,6 @@
 //! Hostile clients around a working plant: cut connections, half packets, noise, floods, a wall of half-open CONNECTs.
-//! All the while one publisher is heard by one subscriber, the gateway answers, and its memory stays flat.
+//! All the while an edge node's data, acknowledged from the journal's disk, is heard by one subscriber, the gateway
+//! answers, and its memory stays flat.
 //! `SPARKGATE_SIEGE_SECONDS` makes it longer.
 
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::harness::gateway::{Gateway, free_address, get};
-use crate::harness::mqtt::{self, Client, Packet, frame};
+use crate::harness::mqtt::{self, Client, Node, Packet, frame};
 
 /// The longest that a message of the plant may take on a machine that is busy with everything else.
 const HEARD_WITHIN: Duration = Duration::from_secs(20);
@@ -227,21 +228,21 @@ fn threads(pid: u32) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// One publisher and one subscriber; the longest that a message took.
+/// One edge node and one subscriber; the longest that a message took, the disk included.
 fn plant(address: SocketAddr, end: Instant) -> (u64, Duration) {
     let mut subscriber = Client::connect(address, "plant-subscriber", None);
-    subscriber.subscribe("plant/alive", 1);
-    let mut publisher = Client::connect(address, "plant-publisher", None);
+    subscriber.subscribe("spBv1.0/plant/DDATA/alive/+", 1);
+    let mut node = Node::birth(address, "plant", "alive", "press");
     let (mut n, mut longest) = (0u64, Duration::ZERO);
     while Instant::now() < end {
         n += 1;
         let sent = Instant::now();
-        let id = publisher.publish("plant/alive", n.to_string().as_bytes(), 1);
-        assert_eq!(publisher.read(), Some(Packet::Puback(id)), "message {n}");
+        let (bytes, id) = node.count_bytes(n, 1);
+        node.client.send(&bytes);
+        assert_eq!(node.client.read(), Some(Packet::Puback(id)), "message {n}");
         let got = subscriber.read();
-        let expected = n.to_string().into_bytes();
         assert!(
-            matches!(&got, Some(Packet::Publish { payload, .. }) if *payload == expected),
+            matches!(&got, Some(Packet::Publish { payload, .. }) if bytes.ends_with(payload) && !payload.is_empty()),
             "message {n}: {got:?}"
         );
         // QoS 1: packet ids of the broker count from 1 and are acknowledged in order.
@@ -309,7 +310,8 @@ fn a_plant_goes_on_among_hostile_clients() {
     let (messages, longest) = heard.join().expect("the plant is heard throughout");
     let half_open = runtime.block_on(wall).unwrap();
     runtime.shutdown_timeout(Duration::from_secs(5));
-    let mqtt = &gateway.status()["mqtt"];
+    let status = gateway.status();
+    let mqtt = &status["mqtt"];
     println!(
         "{} attacks, {half_open} half-open CONNECTs closed; {messages} messages heard, longest {longest:?}; \
          resident {early} KiB, then at most {late} KiB; {mqtt:#}",
@@ -317,6 +319,11 @@ fn a_plant_goes_on_among_hostile_clients() {
     );
     assert_eq!(mqtt["engine"], "native");
     assert!(half_open > 0, "no half-open CONNECT was closed");
+    // NBIRTH, DBIRTH and every message that was acknowledged are records.
+    assert!(
+        status["received"].as_u64() >= Some(messages + 2),
+        "{status:#}"
+    );
     assert!(messages > seconds() && attacks.load(Ordering::Relaxed) > seconds());
     assert!(
         late < early + early / 2 + (64 << 10),

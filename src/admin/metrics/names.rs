@@ -319,6 +319,31 @@ pub const NAMES: &[(&str, bool, &str)] = &[
         "Ended client connections, by reason",
     ),
     (
+        "sparkgate_server_connected",
+        false,
+        "1 while the connection to another broker stands",
+    ),
+    (
+        "sparkgate_server_connects_total",
+        true,
+        "Connections to another broker that stood",
+    ),
+    (
+        "sparkgate_server_received_total",
+        true,
+        "Messages taken from another broker",
+    ),
+    (
+        "sparkgate_server_sent_total",
+        true,
+        "Messages published on another broker",
+    ),
+    (
+        "sparkgate_server_lost_total",
+        true,
+        "Messages for another broker that never left: its queue was full, or its connection ended first",
+    ),
+    (
         "sparkgate_mqtt_certificate_expiry_timestamp_seconds",
         false,
         "When a file of [mqtt.tls] ends: server, client_ca or crl",

@@ -1,7 +1,7 @@
 //! Mosquitto as another broker: a child process on ports of its own.
 
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::gateway::free_address;
@@ -16,7 +16,7 @@ pub struct Mosquitto {
     pub tls: Option<SocketAddr>,
 }
 
-fn openssl(folder: &std::path::Path, args: &[&str]) {
+fn openssl(folder: &Path, args: &[&str]) {
     let output = Command::new("openssl")
         .args(args)
         .current_dir(folder)
@@ -30,74 +30,64 @@ fn openssl(folder: &std::path::Path, args: &[&str]) {
     );
 }
 
+/// Makes `<name>.key` and `<name>.pem`, signed by the authority that lies in the folder.
+fn sign(folder: &Path, name: &str, common_name: &str) {
+    let file = |ending: &str| format!("{name}.{ending}");
+    let (key, request, certificate, extensions) =
+        (file("key"), file("csr"), file("pem"), file("ext"));
+    let (key, request, certificate) = (key.as_str(), request.as_str(), certificate.as_str());
+    let subject = format!("/CN={common_name}");
+    let new = ["req", "-newkey", "ec", "-pkeyopt", CURVE, "-nodes"];
+    let made = ["-keyout", key, "-out", request, "-subj", subject.as_str()];
+    openssl(folder, &[&new[..], &made[..]].concat());
+    std::fs::write(
+        folder.join(&extensions),
+        format!("subjectAltName=DNS:{common_name}\n"),
+    )
+    .expect("file");
+    let sign = ["x509", "-req", "-days", "2", "-CAcreateserial"];
+    let by = ["-CA", "ca.pem", "-CAkey", "ca.key"];
+    let what = [
+        "-in",
+        request,
+        "-out",
+        certificate,
+        "-extfile",
+        extensions.as_str(),
+    ];
+    openssl(folder, &[&sign[..], &by[..], &what[..]].concat());
+}
+
+const CURVE: &str = "ec_paramgen_curve:prime256v1";
+
 impl Mosquitto {
+    /// A broker, with `tls` on a second port as well.
     pub fn start(tls: bool) -> Self {
+        Self::with(tls, false)
+    }
+
+    /// A broker whose TLS port takes nobody without a certificate of its authority ([`Self::client`]); who comes there is
+    /// known by the certificate's name.
+    pub fn start_demanding() -> Self {
+        Self::with(true, true)
+    }
+
+    fn with(tls: bool, demanding: bool) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let plain = free_address();
         let mut config = format!(
-            "allow_anonymous true\nlistener {} 127.0.0.1\n",
+            "per_listener_settings true\nlistener {} 127.0.0.1\nallow_anonymous true\n",
             plain.port()
         );
         let tls = tls.then(|| {
             let at = folder.path();
+            let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", CURVE, "-nodes"];
+            let made = ["-keyout", "ca.key", "-out", "ca.pem", "-days", "2"];
             openssl(
                 at,
-                &[
-                    "req",
-                    "-x509",
-                    "-newkey",
-                    "ec",
-                    "-pkeyopt",
-                    "ec_paramgen_curve:prime256v1",
-                    "-nodes",
-                    "-keyout",
-                    "ca.key",
-                    "-out",
-                    "ca.pem",
-                    "-days",
-                    "2",
-                    "-subj",
-                    "/CN=test authority",
-                ],
+                &[&new[..], &made[..], &["-subj", "/CN=test authority"]].concat(),
             );
-            openssl(
-                at,
-                &[
-                    "req",
-                    "-newkey",
-                    "ec",
-                    "-pkeyopt",
-                    "ec_paramgen_curve:prime256v1",
-                    "-nodes",
-                    "-keyout",
-                    "server.key",
-                    "-out",
-                    "server.csr",
-                    "-subj",
-                    "/CN=localhost",
-                ],
-            );
-            std::fs::write(at.join("ext"), "subjectAltName=DNS:localhost\n").expect("file");
-            openssl(
-                at,
-                &[
-                    "x509",
-                    "-req",
-                    "-in",
-                    "server.csr",
-                    "-CA",
-                    "ca.pem",
-                    "-CAkey",
-                    "ca.key",
-                    "-CAcreateserial",
-                    "-out",
-                    "server.pem",
-                    "-days",
-                    "2",
-                    "-extfile",
-                    "ext",
-                ],
-            );
+            sign(at, "server", "localhost");
             let address = free_address();
             config += &format!(
                 "listener {} 127.0.0.1\ncertfile {}\nkeyfile {}\n",
@@ -105,6 +95,15 @@ impl Mosquitto {
                 at.join("server.pem").display(),
                 at.join("server.key").display(),
             );
+            if demanding {
+                sign(at, "client", "sparkgate");
+                config += &format!(
+                    "cafile {}\nrequire_certificate true\nuse_identity_as_username true\n",
+                    at.join("ca.pem").display()
+                );
+            } else {
+                config += "allow_anonymous true\n";
+            }
             address
         });
         // Started by root, it would give its rights up and could not read its own files.
@@ -118,6 +117,12 @@ impl Mosquitto {
         };
         broker.restart();
         broker
+    }
+
+    /// Certificate and key that a demanding broker takes.
+    pub fn client(&self) -> (PathBuf, PathBuf) {
+        let at = self.folder.path();
+        (at.join("client.pem"), at.join("client.key"))
     }
 
     /// The authority that signed its certificate.
@@ -137,7 +142,7 @@ impl Mosquitto {
         self.kill();
         let program = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto"]
             .iter()
-            .find(|path| std::path::Path::new(path).exists())
+            .find(|path| Path::new(path).exists())
             .unwrap_or(&"mosquitto");
         let child = Command::new(program)
             .arg("-c")
