@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::Notify;
 
@@ -93,6 +94,8 @@ struct Slot {
 struct State {
     acks: AckQueue,
     stop: Option<Cause>,
+    /// Nobody makes it wait before then.
+    spared: Option<Instant>,
 }
 
 /// The shared end of one connection.
@@ -154,6 +157,16 @@ impl Link {
     pub(crate) fn release(&self) {
         self.holds.fetch_sub(1, Ordering::AcqRel);
         self.wake();
+    }
+
+    /// It waited for nothing: it is not made to wait again before `until`.
+    pub(crate) fn spare(&self, until: Instant) {
+        self.state().spared = Some(until);
+    }
+
+    /// Whether it may not be made to wait.
+    pub(crate) fn is_spared(&self, now: Instant) -> bool {
+        self.state().spared.is_some_and(|until| now < until)
     }
 
     /// Whether the client's own queue is above half: it is read then, whoever holds it.

@@ -21,6 +21,9 @@ pub(crate) const SHARE: usize = 64;
 
 /// The longest that publishers wait for one subscriber, however well it gets on: one that lags may not stop a plant.
 pub(crate) const MOST: Duration = Duration::from_secs(15);
+/// A publisher that waited for nothing is not made to wait for anybody for so long: clients that come one after the other
+/// and never read may not stop it for longer than one of them could.
+pub(crate) const SPARED: Duration = Duration::from_secs(30);
 
 /// What a subscriber asks of its publishers.
 #[derive(Debug, Default)]
@@ -62,6 +65,13 @@ impl Hold {
             publisher.hold();
             Arc::clone(publisher)
         });
+    }
+
+    /// The subscriber did not get on: those who waited for it are spared for a while.
+    pub(crate) fn give_up(&self, now: Instant) {
+        for publisher in self.publishers.values() {
+            publisher.spare(now + SPARED);
+        }
     }
 
     /// The subscriber took this much.

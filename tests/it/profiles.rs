@@ -167,9 +167,7 @@ fn conformance_mqtt_aware_basic_and_store() {
 /// that the node publishes itself, and every other will.
 #[test]
 fn conformance_mqtt_aware_ndeath_timestamp() {
-    let gateway = Gateway::builder()
-        .config("[mqtt]\nndeath_timestamp = true\n")
-        .start();
+    let gateway = Gateway::builder().mqtt("ndeath_timestamp = true\n").start();
     // Timestamp 5, a field that no version of the norm knows, seq-less as a death is.
     let death = [0x08, 0x05, 0xFA, 0x3E, 0x02, 0x68, 0x69];
     let mut watcher = Client::connect(gateway.mqtt, "w", None);

@@ -289,9 +289,7 @@ fn rumqttd_is_a_server_like_any_other() {
     let v5 = crate::harness::gateway::free_address();
     let broker = Gateway::builder()
         .id("broker")
-        .config(&format!(
-            "[mqtt]\nengine = \"rumqttd\"\nlisten_v5 = [\"{v5}\"]\n"
-        ))
+        .mqtt(&format!("engine = \"rumqttd\"\nlisten_v5 = [\"{v5}\"]\n"))
         .start();
     for (protocol, address) in [("3.1.1", broker.mqtt), ("5", v5)] {
         let config =

@@ -375,12 +375,14 @@ impl Router {
         }
     }
 
-    /// Makes a publisher wait for a subscriber whose queue is above half; itself it never waits for.
+    /// Makes a publisher wait for a subscriber whose queue is above half; itself it never waits for, and one that has
+    /// just waited for nothing is spared.
     fn slow_down(&mut self, now: Instant, index: SessionIndex, from: Option<SessionIndex>) {
         let Some(publisher) = from
             .filter(|from| *from != index)
             .and_then(|from| self.session(from)?.attached.as_ref())
             .map(|attached| Arc::clone(&attached.link))
+            .filter(|publisher| !publisher.is_spared(now))
         else {
             return;
         };

@@ -4,7 +4,7 @@ use super::bench::{Bench, Client, connect};
 use super::*;
 use crate::broker::codec::{Ack, Packet, Version};
 use crate::broker::link::Cause;
-use crate::broker::pressure::{PATIENCE, SHARE};
+use crate::broker::pressure::{PATIENCE, SHARE, SPARED};
 
 /// Bound of a queue in messages.
 const BOUND: usize = 640;
@@ -102,8 +102,32 @@ fn a_subscriber_that_does_not_get_on_loses_only_its_own_messages() {
         read(&mut bench, &stuck) as u64 + dropped(&bench),
         sent as u64
     );
-    // It has caught up: it may be waited for again.
+    // It has caught up: it may be waited for again, in a while.
+    bench.pass(SPARED.as_secs());
     burst(&mut bench, &publisher, "a/b", Qos::AtMostOnce, BOUND);
+    assert!(publisher.link.is_held());
+}
+
+/// New clients that subscribe and never read, one after the other, stop a publisher once, not for ever; one that reads is
+/// waited for again afterwards.
+#[test]
+fn a_procession_of_clients_that_never_read_does_not_stop_a_publisher() {
+    let mut bench = bench();
+    let publisher = bench.connect(connect("p"));
+    let mut waited = 0;
+    for n in 0..9 {
+        let stuck = subscriber(&mut bench, &format!("s{n}"), "a", Qos::AtMostOnce);
+        for _ in 0..PATIENCE.as_secs() {
+            burst(&mut bench, &publisher, "a", Qos::AtMostOnce, BOUND);
+            waited += u64::from(publisher.link.is_held());
+            bench.pass(1);
+        }
+        bench.end(&stuck, Cause::Socket);
+    }
+    assert_eq!(waited, PATIENCE.as_secs());
+    bench.pass(SPARED.as_secs());
+    subscriber(&mut bench, "next", "a", Qos::AtMostOnce);
+    burst(&mut bench, &publisher, "a", Qos::AtMostOnce, BOUND);
     assert!(publisher.link.is_held());
 }
 

@@ -58,6 +58,7 @@ impl Router {
         if due > now {
             return Some(due);
         }
+        hold.give_up(now);
         attached.pressure = Pressure::Spent;
         None
     }

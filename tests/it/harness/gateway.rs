@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -27,10 +27,17 @@ pub fn free_address() -> SocketAddr {
     listener.local_addr().expect("its address")
 }
 
+/// The engine of stories that do not name one: `SPARKGATE_TEST_ENGINE`, else the gateway's own choice.
+fn engine() -> String {
+    std::env::var("SPARKGATE_TEST_ENGINE")
+        .map_or_else(|_| String::new(), |name| format!("engine = \"{name}\"\n"))
+}
+
 /// How a gateway is made.
 pub struct Builder {
     id: String,
     more: String,
+    mqtt: String,
     bridge: Option<String>,
     ready: bool,
     env: Vec<(String, String)>,
@@ -38,6 +45,12 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// Adds keys to `[mqtt]`.
+    pub fn mqtt(mut self, keys: &str) -> Self {
+        self.mqtt.push_str(keys);
+        self
+    }
+
     /// Keeps its data in this folder instead of one of its own.
     pub fn data_dir(mut self, folder: &Path) -> Self {
         self.data = Some(folder.to_owned());
@@ -81,11 +94,12 @@ impl Builder {
             .map(|url| format!("[bridge]\nurls = [\"{url}\"]\n"))
             .unwrap_or_default();
         let config = format!(
-            "[gateway]\nid = \"{}\"\ndata_dir = \"{}\"\n[mqtt]\nlisten = [\"{mqtt}\"]\n[admin]\nlisten = \"{admin}\"\n{bridge}{}",
+            "[gateway]\nid = \"{}\"\ndata_dir = \"{}\"\n[mqtt]\nlisten = [\"{mqtt}\"]\n{}[admin]\nlisten = \"{admin}\"\n{bridge}{}",
             self.id,
             self.data
                 .unwrap_or_else(|| folder.path().join("data"))
                 .display(),
+            self.mqtt,
             self.more,
         );
         let mut gateway = Gateway {
@@ -110,6 +124,7 @@ impl Gateway {
         Builder {
             id: "test".to_owned(),
             more: String::new(),
+            mqtt: engine(),
             bridge: None,
             ready: true,
             env: Vec::new(),
@@ -152,10 +167,8 @@ impl Gateway {
         let child = self.child.as_mut().expect("running");
         until("the gateway is ready", 60, || {
             if let Some(status) = child.try_wait().expect("wait") {
-                panic!(
-                    "the gateway ended with {status}:\n{}",
-                    log.lock().unwrap().join("\n")
-                );
+                let lines = log.lock().expect("log").join("\n");
+                panic!("the gateway ended with {status}:\n{lines}");
             }
             (get(admin, "/readyz").ok()?.0 == 200).then_some(())
         });
@@ -192,7 +205,8 @@ impl Gateway {
     }
 
     pub fn log(&self) -> String {
-        self.log.lock().expect("log").join("\n")
+        let lines = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.join("\n")
     }
 
     /// `GET path` as JSON.
