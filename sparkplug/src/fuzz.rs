@@ -180,6 +180,8 @@ mod tests {
 
     #[test]
     fn the_corpus_and_its_neighbours_break_nothing() {
+        let set = std::env::var("SPARKGATE_FUZZ");
+        let neighbours = set.ok().and_then(|it| it.parse().ok()).unwrap_or(300);
         let mut state = 1u64;
         let mut random = |below: usize| {
             state = state
@@ -190,7 +192,7 @@ mod tests {
         for (name, target) in TARGETS {
             for seed in corpus(name) {
                 target(&seed);
-                for _ in 0..300 {
+                for _ in 0..neighbours {
                     let mut bytes = seed.clone();
                     for _ in 0..=random(4) {
                         let at = random(bytes.len() + 1);
