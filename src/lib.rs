@@ -6,6 +6,7 @@ pub mod actuation;
 pub mod admin;
 pub mod audit;
 pub mod background;
+pub mod backoff;
 pub mod backup;
 pub mod bridge;
 pub mod broker;

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use self::flight::{Flight, Pace, Window};
 use self::resume::{Checkpoint, Loss, Mark, Suspect};
-use super::backoff::Backoff;
 use super::status::UplinkState;
+use crate::backoff::Backoff;
 use crate::buffer::record::RecordId;
 
 /// Bounds and times of one lane.

@@ -13,7 +13,6 @@
 
 pub mod ask;
 pub mod audit;
-pub mod backoff;
 pub mod classify;
 mod commands;
 pub mod config;

@@ -505,7 +505,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.waiting = at;
             self.partial = all;
         } else {
-            for range in kept.into_iter().chain([from..at]) {
+            for range in kept.into_iter().chain(std::iter::once(from..at)) {
                 self.partial
                     .extend_from_slice(all.get(range).unwrap_or_default());
             }

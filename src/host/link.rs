@@ -15,7 +15,7 @@ use sparkplug::state::HostState;
 use tokio::sync::{mpsc, oneshot};
 
 use super::wire::{Happening, Publish, Settings, Token, Wire, WireError};
-use crate::bridge::backoff::Backoff;
+use crate::backoff::Backoff;
 use crate::broker::{AckOutcome, Inbound, PubackToken, Qos, TopicCheck};
 use crate::pipeline::remote::{Arrival, Outgoing};
 

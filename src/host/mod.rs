@@ -215,7 +215,8 @@ mod tests {
             ..Server::default()
         };
         let check: TopicCheck = Arc::new(|_: &str| true);
-        let (prepared, mut remotes) = prepare(&[entry.clone()], "h", 1 << 20, &check).unwrap();
+        let (prepared, mut remotes) =
+            prepare(std::slice::from_ref(&entry), "h", 1 << 20, &check).unwrap();
         let links = prepared.start();
         assert_eq!(links.name(ServerId(0)), "embedded");
         assert_eq!(links.name(ServerId(1)), entry.url);

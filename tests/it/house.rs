@@ -57,6 +57,7 @@ fn ranks() -> BTreeMap<&'static str, u8> {
         ("buffer", 2),
         ("state", 2),
         ("packs", 2),
+        ("backoff", 1),
         ("clock", 1),
         ("background", 1),
         ("tls", 1),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::flight::{Flight, Kind, Pace, Window};
 use super::resume::{self, Checkpoint, Inspection, Known, Mark, Resume, Stored, Verdict, decide};
 use super::{Action, Counters, Drain, Event, Limits, Phase, Unit};
-use crate::bridge::backoff::Backoff;
+use crate::backoff::Backoff;
 use crate::bridge::classify::{Class, Refusal};
 use crate::bridge::status::UplinkState;
 use crate::buffer::record::RecordId;

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::resume::{Mark, Stored};
 use super::*;
-use crate::bridge::backoff::Jitter;
+use crate::backoff::Jitter;
 use crate::bridge::classify::Refusal;
 
 const RECORDS: u64 = 400;

@@ -331,8 +331,11 @@ fn save_progress(session: &mut Session, out: &mut Vec<u8>) {
 pub(crate) struct Snapshot {
     moment: Moment,
     retained: Vec<Arc<Message>>,
-    sessions: Vec<(SavedSession, Vec<(u64, Item)>, Progress)>,
+    sessions: Vec<Kept>,
 }
+
+/// A session of a [`Snapshot`]: itself, its messages with their orders, and how far they have come.
+type Kept = (SavedSession, Vec<(u64, Item)>, Progress);
 
 impl Snapshot {
     /// As a state file.
