@@ -17,8 +17,10 @@ use crate::state::sled::SledStore;
 use crate::state::snapshot::{self, Snapshot, SnapshotError};
 use crate::state::{Batch, Pairs, StateError, StateStore};
 
-/// sled lets go of its lock some time after it is dropped.
+/// How long a start waits for a process that is about to end.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// sled lets go of its lock some time after it is dropped: when its threads have come to an end.
+const RELEASE_WAIT: Duration = Duration::from_secs(60);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// How the store is opened.
@@ -92,7 +94,18 @@ pub struct Opened {
     options: Options,
     /// Where the state came from.
     pub source: Source,
-    _lock: File,
+    _lock: Lock,
+}
+
+/// A lock on a file, which ends with this value. A child process has copies of all descriptors between fork and exec,
+/// and a lock that is not given back lasts as long as its last copy.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
 }
 
 fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> OpenError + 'a {
@@ -106,7 +119,7 @@ fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Op
 /// Opens the store in `dir`, or makes it, or makes it anew.
 ///
 /// # Errors
-/// The folder can't be used or another process has it. What lies in it is no reason.
+/// The folder or its database can't be used or another process has it. What lies in it is no reason.
 pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
     std::fs::create_dir_all(dir).map_err(io_error("make", dir))?;
     let lock = take_lock(&dir.join("lock"))?;
@@ -119,7 +132,7 @@ pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
         remove_half_made(&base, |name| {
             name.starts_with("snap.") && name.ends_with(".generating")
         })?;
-        wait_for_release(&base.join("db"));
+        wait_for_release(&base.join("db"), RELEASE_WAIT)?;
     }
     let opened = |store, source| {
         let opened = Opened {
@@ -166,18 +179,23 @@ pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
     ))
 }
 
-fn take_lock(path: &Path) -> Result<File, OpenError> {
+fn take_lock(path: &Path) -> Result<Lock, OpenError> {
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .open(path)
         .map_err(io_error("open", path))?;
+    lock(file, path, LOCK_WAIT)
+}
+
+/// Locks it as soon as nobody else has it.
+fn lock(file: File, path: &Path, wait: Duration) -> Result<Lock, OpenError> {
     let started = Instant::now();
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_WAIT => {
+            Ok(()) => return Ok(Lock(file)),
+            Err(TryLockError::WouldBlock) if started.elapsed() < wait => {
                 std::thread::sleep(LOCK_RETRY)
             }
             Err(TryLockError::WouldBlock) => {
@@ -190,14 +208,16 @@ fn take_lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Waits until a database that was dropped a moment ago is free. It is opened in any case: sled says itself
-/// when it isn't.
-fn wait_for_release(path: &Path) {
-    let Ok(file) = File::open(path) else { return };
-    let started = Instant::now();
-    while matches!(file.try_lock(), Err(TryLockError::WouldBlock)) && started.elapsed() < LOCK_WAIT
-    {
-        std::thread::sleep(LOCK_RETRY);
+/// Waits until a database that was dropped a moment ago is free. One that somebody holds is not damaged, and is not
+/// set aside as what sled can't open.
+fn wait_for_release(path: &Path, wait: Duration) -> Result<(), OpenError> {
+    let Ok(file) = File::open(path) else {
+        return Ok(());
+    };
+    match lock(file, path, wait) {
+        Err(error @ OpenError::InUse { .. }) => Err(error),
+        // What can't be locked is tried all the same: sled says itself what is wrong.
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 
@@ -323,5 +343,28 @@ impl StateStore for Opened {
 
     fn scan_prefix(&self, prefix: &[u8]) -> Pairs<'_> {
         self.store.scan_prefix(prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_that_somebody_holds_is_in_use_and_not_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
+        assert!(wait_for_release(&path, Duration::ZERO).is_ok());
+        let held = take_lock(&path).unwrap();
+        assert!(matches!(
+            wait_for_release(&path, Duration::ZERO),
+            Err(OpenError::InUse { .. })
+        ));
+        // What a child process holds between fork and exec.
+        let copy = held.0.try_clone().unwrap();
+        drop(held);
+        wait_for_release(&path, Duration::ZERO).unwrap();
+        take_lock(&path).unwrap();
+        drop(copy);
     }
 }
