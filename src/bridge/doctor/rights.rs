@@ -17,7 +17,7 @@ use crate::pipeline::subject::ROOT;
 
 /// How long the server may take to answer a test message.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long its word on a subscription may take behind the flush that follows it.
+/// How long its word on a subscription may take behind the answer that follows it.
 const WORD: Duration = Duration::from_millis(300);
 /// No stream has this name.
 const NOWHERE: &str = "sparkgate-doctor-changes-nothing";
@@ -137,6 +137,9 @@ async fn subscribe(report: &mut Report, questions: &mut Questions, gateway: &str
         report.say(Level::Error, what, error);
         return;
     }
+    // However slow the server is: its word on the subscription leaves before its answer to what was asked behind it.
+    let behind = client.request("$JS.API.INFO", Bytes::new());
+    let _ = tokio::time::timeout(PATIENCE, behind).await;
     let forbidden = format!("Permissions Violation for Subscription to \"{subject}\"");
     let heard = async {
         loop {
