@@ -19,6 +19,9 @@ mod journal;
 #[path = "../tests/it/harness/nats.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod nats;
+#[path = "../tests/it/harness/ports.rs"]
+#[allow(unreachable_pub)]
+mod ports;
 
 use std::collections::VecDeque;
 use std::process::Command;

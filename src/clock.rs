@@ -107,12 +107,10 @@ mod tests {
     #[test]
     fn engine_time_goes_on_from_the_last_run() {
         let clock = Clock::continue_from(1_000_000, 0);
+        let before = Instant::now();
         let now = clock.now();
         assert!(now.engine_ms >= 1_000_000);
-        assert!(
-            clock.instant_of(now.engine_ms + 10).unwrap()
-                > Instant::now() - std::time::Duration::from_millis(10)
-        );
+        assert!(clock.instant_of(now.engine_ms + 10).unwrap() > before);
     }
 
     #[test]

@@ -5,6 +5,9 @@
 #[path = "../../tests/it/harness/nats.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod nats;
+#[path = "../../tests/it/harness/ports.rs"]
+#[allow(unreachable_pub, missing_docs)]
+mod ports;
 
 mod cluster;
 mod doctors;
@@ -52,14 +55,8 @@ impl Rig {
             bridge,
             config,
             folder,
-            patience: 60,
-        }
-    }
-
-    fn patient(config: Config, seconds: u64) -> Self {
-        Self {
-            patience: seconds,
-            ..Self::start(config)
+            // After failures the bridge itself waits for up to half a minute.
+            patience: 180,
         }
     }
 
@@ -199,7 +196,7 @@ async fn records_arrive_once_and_in_order_with_their_headers() {
     let status = rig.bridge.status();
     assert_eq!(status.state, UplinkState::Ok);
     assert_eq!((status.data.published, status.data.duplicates), (2000, 0));
-    rig.bridge.stop(Duration::from_secs(2)).await;
+    rig.bridge.stop(Duration::from_secs(60)).await;
     assert_eq!(rig.bridge.status().state, UplinkState::Stopped);
 }
 
@@ -406,9 +403,10 @@ async fn another_publisher_fences_this_one_until_it_is_silent() {
         .unwrap();
     client.flush().await.unwrap();
     rig.journal.append_data(100, 5);
-    rig.until("fenced", |data, _| data.state == UplinkState::Fenced)
-        .await;
-    assert_eq!(rig.events(|event| *event == Event::Fenced), 1);
+    rig.until("fenced", |_, _| {
+        rig.events(|event| *event == Event::Fenced) == 1
+    })
+    .await;
     rig.until("going on", |data, _| data.acked == 200).await;
     let messages = nats.read_all(DATA).await;
     assert_eq!(messages.len(), 201);
@@ -527,7 +525,7 @@ async fn the_buckets_follow_the_stream() {
     rig.journal.append(Class::Schema, "{\"version\":1}");
     rig.drained().await;
     let context = nats.jetstream().await;
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let entry = |bucket: &'static str, device: &'static str| {
         let context = context.clone();
         async move {
@@ -560,7 +558,7 @@ async fn requests_from_the_cloud_are_answered() {
     rig.until("connected", |_, alarms| alarms.state == UplinkState::Ok)
         .await;
     let client = nats.client().await;
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let ask = async |subject: &'static str, body: &'static str| loop {
         match client.request(subject, body.into()).await {
             Ok(answer) => {

@@ -9,24 +9,26 @@ use serde_json::Value;
 
 use crate::harness::gateway::Gateway;
 use crate::harness::mqtt::Node;
+use crate::harness::ports::free_port;
 use crate::harness::{tools, until};
 
 /// A real mail server and a real HTTP server in one foreign process.
 struct Receivers {
     child: Child,
     got: Arc<Mutex<Vec<Value>>>,
-    smtp: u64,
+    smtp: u16,
     http: u64,
 }
 
 impl Receivers {
     /// The first `refusals` requests of each kind fail in passing.
     fn start(refusals: u32) -> Self {
+        let smtp = free_port();
         let script =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/foreign/alarm_receivers.py");
         let mut child = Command::new(tools::python())
             .arg(script)
-            .arg(refusals.to_string())
+            .args([refusals.to_string(), smtp.to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .expect("Python starts");
@@ -45,7 +47,7 @@ impl Receivers {
         Self {
             child,
             got,
-            smtp: ready["smtp"].as_u64().expect("a port"),
+            smtp,
             http: ready["http"].as_u64().expect("a port"),
         }
     }
@@ -174,7 +176,7 @@ clears = false
     );
     assert_eq!(mails[0]["attachment"]["alarms"][0]["id"], alarm["id"]);
 
-    let channels = until("both are noted", 30, || {
+    let channels = until("both are noted", 60, || {
         let status = gateway.status();
         let sent = status["notify"]
             .as_array()

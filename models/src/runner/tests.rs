@@ -116,6 +116,18 @@ fn files(name: &str, version: &str, value: f32, change: impl Fn(&mut Manifest)) 
     })
 }
 
+/// The same model with all the time it may need: unoptimised, on a busy machine.
+fn unhurried(files: &ModelFiles) -> Arc<ModelFiles> {
+    let mut manifest = (*files.manifest).clone();
+    manifest.objective.latency_p95 = crate::quantity::Span::parse("1h").unwrap();
+    Arc::new(ModelFiles {
+        models: files.models.clone(),
+        goldens: files.goldens.clone(),
+        manifest: Arc::new(manifest),
+        origin: files.origin.clone(),
+    })
+}
+
 struct Bench {
     runner: Runner,
     events: Arc<Mutex<Vec<Event>>>,
@@ -186,9 +198,12 @@ fn request(model: &str, device: u64) -> Request {
     }
 }
 
-/// Polls until `f` gives something; fails after 20 s.
+/// On a machine that is busy with everything else.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Polls until `f` gives something; fails after [`PATIENCE`].
 fn until<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(value) = f() {
             return value;
@@ -198,10 +213,13 @@ fn until<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// An objective that a scripted delay misses.
+/// An objective that a [`SLOW`] run misses, and a run without delay holds on a busy machine too.
 fn hurry(m: &mut Manifest) {
-    m.objective.latency_p95 = crate::quantity::Span::parse("20ms").unwrap();
+    m.objective.latency_p95 = crate::quantity::Span::parse("200ms").unwrap();
 }
+
+/// A scripted delay, us.
+const SLOW: u64 = 400_000;
 
 /// The time between two requests of the load that a test drives.
 fn pace(time: Duration) {
@@ -218,15 +236,27 @@ fn scripted(id: BackendId) -> (Arc<Script>, Arc<dyn Backend>) {
 
 #[test]
 fn the_built_in_models_answer_with_their_labels() {
-    let registry = Registry::embedded().unwrap();
+    let builtin = BackendPreference::builtin();
+    let backends = vec![builtin.backend(BackendId::TractCpu)];
+    let all: Vec<_> = read_source(&Source::Embedded)
+        .into_iter()
+        .map(|(_, files)| unhurried(&files.unwrap()))
+        .collect();
+    let models = all.iter().map(|files| {
+        let model = open_on(files, &backends, Vec::new()).unwrap();
+        (files.manifest.name.clone(), model)
+    });
+    let registry = Registry {
+        models: models.collect(),
+        backends: backends.clone(),
+    };
     let (tx, rx) = mpsc::channel();
     let tx = Mutex::new(tx);
     let runner = Runner::spawn(registry, RunnerConfig::default(), move |e| {
         tx.lock().unwrap().send(e).unwrap();
     })
     .unwrap();
-    for (_, files) in read_source(&Source::Embedded) {
-        let files = files.unwrap();
+    for files in all {
         let golden = &files.goldens[&files.manifest.file.golden];
         for row in &golden.rows {
             let request = Request {
@@ -236,8 +266,7 @@ fn the_built_in_models_answer_with_their_labels() {
                 ..request("", 7)
             };
             runner.try_submit(request).unwrap();
-            let Event::Inference(inference) = rx.recv_timeout(Duration::from_secs(20)).unwrap()
-            else {
+            let Event::Inference(inference) = rx.recv_timeout(PATIENCE).unwrap() else {
                 panic!("no inference")
             };
             assert_eq!(inference.model, files.manifest.name);
@@ -251,14 +280,15 @@ fn the_built_in_models_answer_with_their_labels() {
             assert!(golden.tolerance.allows(expected, inference.score));
         }
     }
-    assert!(runner.stop(Duration::from_secs(20)));
+    assert!(runner.stop(PATIENCE));
 }
 
 #[test]
 fn many_devices_share_a_run() {
     let (script, backend) = scripted(BackendId::TractCpu);
     let patient = |m: &mut Manifest| {
-        m.limits.batch_wait = crate::quantity::Span::parse("1s").unwrap();
+        // A full batch does not wait for it.
+        m.limits.batch_wait = crate::quantity::Span::parse("60s").unwrap();
         m.limits.batch = 16;
     };
     let bench = Bench::new(&[files("m", "1", 0.5, patient)], vec![backend]);
@@ -389,22 +419,21 @@ fn a_slow_model_falls_back_to_its_lighter_one_and_comes_back() {
             .iter()
             .any(|e| matches!(e, Event::Inference(i) if &*i.model == "heavy"))
     });
-    slow.delay_us.store(50_000, Ordering::SeqCst);
+    slow.delay_us.store(SLOW, Ordering::SeqCst);
     drive("the lighter one takes over", &|| changed(Mode::Lighter));
     drive("the lighter one answers, marked", &|| {
         events.lock().unwrap().iter().any(|e| {
             matches!(e, Event::Inference(i) if i.fallback && &*i.model == "light" && &*i.asked == "heavy")
         })
     });
-    let status = runner
-        .status()
-        .into_iter()
-        .find(|s| &*s.model == "heavy")
-        .unwrap();
-    assert!(status.fallback_active && status.degraded == 1 && status.mode == Mode::Lighter);
+    drive("the status says so", &|| {
+        let all = runner.status();
+        let status = all.iter().find(|s| &*s.model == "heavy").unwrap();
+        status.fallback_active && status.degraded >= 1 && status.mode == Mode::Lighter
+    });
     slow.delay_us.store(0, Ordering::SeqCst);
     drive("the heavy one comes back", &|| changed(Mode::Own));
-    assert!(runner.stop(Duration::from_secs(20)));
+    assert!(runner.stop(PATIENCE));
 }
 
 #[test]
@@ -417,19 +446,16 @@ fn without_a_lighter_model_devices_are_thinned_and_counted() {
         })],
         vec![backend],
     );
-    script.delay_us.store(30_000, Ordering::SeqCst);
+    script.delay_us.store(SLOW, Ordering::SeqCst);
     let mut device = 0;
     until("windows are left out", || {
         device += 1;
         let _ = bench.submit("m", device % 10);
         pace(Duration::from_millis(1));
-        bench
-            .status("m")
-            .skipped
-            .contains_key("thinned")
-            .then_some(())
+        let status = bench.status("m");
+        let thinned = status.skipped.contains_key("thinned");
+        (thinned && matches!(status.mode, Mode::Thin(_))).then_some(())
     });
-    assert!(matches!(bench.status("m").mode, Mode::Thin(_)));
     script.delay_us.store(0, Ordering::SeqCst);
 }
 
@@ -445,19 +471,15 @@ fn a_lighter_model_that_is_slow_too_is_thinned() {
         slow(m);
     });
     let bench = Bench::new(&[heavy, files("light", "1", 0.5, slow)], vec![backend]);
-    script.delay_us.store(30_000, Ordering::SeqCst);
+    script.delay_us.store(SLOW, Ordering::SeqCst);
     let mut device = 0;
     until("the lighter model leaves windows out", || {
         device += 1;
         let _ = bench.submit("heavy", device % 10);
         pace(Duration::from_millis(1));
-        bench
-            .status("light")
-            .skipped
-            .contains_key("thinned")
-            .then_some(())
+        let thinned = bench.status("light").skipped.contains_key("thinned");
+        (thinned && bench.status("heavy").fallback_active).then_some(())
     });
-    assert!(bench.status("heavy").fallback_active);
     script.delay_us.store(0, Ordering::SeqCst);
 }
 
@@ -486,8 +508,10 @@ fn a_panicking_backend_gives_way_to_the_next_one() {
     };
     assert_eq!((from, to), (BackendId::OrtCuda, Some(BackendId::TractCpu)));
     assert!(reason.contains("scripted panic"));
-    let status = bench.status("m");
-    assert_eq!(status.no_verdict["backend-failed"], 1);
+    let status = until("the failure is counted", || {
+        let status = bench.status("m");
+        (status.no_verdict.get("backend-failed") == Some(&1)).then_some(status)
+    });
     assert!(matches!(
         status.passed_over[0].reason,
         PassReason::Failed { .. }
@@ -522,7 +546,10 @@ fn an_output_that_cannot_be_is_no_verdict() {
     bench.submit("m", 1).unwrap();
     let event = until("an event", || bench.take().pop());
     assert!(matches!(event, Event::NoVerdict(n) if n.reason == Reason::Output && n.record == 1));
-    assert_eq!(bench.status("m").no_verdict["output-out-of-range"], 1);
+    until("it is counted", || {
+        let counted = bench.status("m").no_verdict;
+        (counted.get("output-out-of-range") == Some(&1)).then_some(())
+    });
 }
 
 #[test]
@@ -536,7 +563,7 @@ fn what_does_not_fit_is_refused_at_the_door() {
     assert_eq!(bench.runner.try_submit(wrong), Err(Skipped::WrongShape));
     assert_eq!(bench.submit("other", 1), Err(Skipped::UnknownModel));
     assert_eq!(bench.runner.unknown(), 1);
-    bench.runner.stop(Duration::from_secs(20));
+    bench.runner.stop(PATIENCE);
     assert_eq!(bench.submit("m", 1), Err(Skipped::Stopping));
 }
 
@@ -593,8 +620,10 @@ fn a_thousand_swaps_under_load_never_mix_versions_and_leak_nothing() {
         stop.store(true, Ordering::SeqCst);
     });
     // The active one and the one before it.
-    assert_eq!(script.open.load(Ordering::SeqCst), 2);
-    assert!(bench.runner.stop(Duration::from_secs(20)));
+    until("the others are closed", || {
+        (script.open.load(Ordering::SeqCst) == 2).then_some(())
+    });
+    assert!(bench.runner.stop(PATIENCE));
     drop(bench);
     until("all are closed", || {
         (script.open.load(Ordering::SeqCst) == 0).then_some(())

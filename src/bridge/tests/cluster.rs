@@ -36,7 +36,7 @@ impl Cluster {
 
     /// The server that leads the stream, as soon as one does.
     async fn leader(&self) -> usize {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(180);
         loop {
             for server in &self.servers {
                 let asked = async {
@@ -57,7 +57,7 @@ impl Cluster {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaders_that_die_leave_no_trace() {
     let mut cluster = Cluster::start();
-    let rig = Rig::patient(cluster.config(), 180);
+    let rig = Rig::start(cluster.config());
     let rounds = std::env::var("SPARKGATE_KILLS").map_or(2, |text| text.parse::<usize>().unwrap());
     for _ in 0..rounds {
         rig.journal.append_data(4_000, 50);

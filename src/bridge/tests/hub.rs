@@ -11,7 +11,7 @@ async fn gateway(id: &str, config: &Config) -> (Arc<Journal>, BridgeHandle) {
     let bridge = launch_as(id, config, &journal, &Arc::default(), folder.path());
     journal.append_data(300, 5);
     journal.append(Class::Alarm, "{\"id\":\"a1\"}");
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(180);
     while bridge.status().data.published < 300 || bridge.status().alarms.published < 1 {
         assert!(Instant::now() < deadline, "{:#?}", bridge.status());
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -21,7 +21,7 @@ async fn gateway(id: &str, config: &Config) -> (Arc<Journal>, BridgeHandle) {
 
 /// Every gateway's records, each lane's chain whole.
 async fn check_hub(nats: &Server, gateways: &[&str]) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(180);
     let messages = loop {
         let messages = nats.read_all("SPARKGATE").await;
         if messages.len() >= gateways.len() * 301 {

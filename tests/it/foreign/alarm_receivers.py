@@ -1,13 +1,13 @@
 """A mail server (aiosmtpd) and an HTTP server (http.server) that print what they get, one JSON object a line.
 
-usage: alarm_receivers.py [REFUSALS]   the first REFUSALS requests of each kind fail in passing"""
-import json, socket, sys, threading
+usage: alarm_receivers.py REFUSALS PORT   the first REFUSALS requests of each kind fail in passing; mail comes to PORT"""
+import json, sys, threading
 from email import message_from_bytes, policy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-refusals = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+refusals, port = int(sys.argv[1]), int(sys.argv[2])
 left = {"smtp": refusals, "http": refusals}
 lock = threading.Lock()
 
@@ -56,10 +56,8 @@ class Hook(BaseHTTPRequestHandler):
         pass
 
 
-with socket.create_server(("127.0.0.1", 0)) as free:
-    port = free.getsockname()[1]
-mail = Controller(Mail(), hostname="127.0.0.1", port=port, authenticator=login, auth_require_tls=False)
+mail = Controller(Mail(), hostname="127.0.0.1", port=port, ready_timeout=60, authenticator=login, auth_require_tls=False)
 mail.start()
 http = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
-say(kind="ready", smtp=port, http=http.server_address[1])
+say(kind="ready", http=http.server_address[1])
 http.serve_forever()

@@ -1,10 +1,11 @@
 //! A gateway as a child process, with a configuration and folders of its own.
 
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -21,10 +22,9 @@ pub struct Gateway {
     pub admin: SocketAddr,
 }
 
-/// An address on loopback that nobody uses now.
+/// An address on loopback that nobody uses, now or later in this run.
 pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address")
+    (Ipv4Addr::LOCALHOST, super::ports::free_port()).into()
 }
 
 /// The engine of stories that do not name one: `SPARKGATE_TEST_ENGINE`, else the gateway's own choice.
@@ -165,7 +165,7 @@ impl Gateway {
         let admin = self.admin;
         let log = self.log.clone();
         let child = self.child.as_mut().expect("running");
-        until("the gateway is ready", 60, || {
+        until("the gateway is ready", 120, || {
             if let Some(status) = child.try_wait().expect("wait") {
                 let lines = log.lock().expect("log").join("\n");
                 panic!("the gateway ended with {status}:\n{lines}");
@@ -190,7 +190,7 @@ impl Gateway {
             .status()
             .expect("kill");
         assert!(killed.success());
-        until("the gateway stops", 20, || child.try_wait().expect("wait"))
+        until("the gateway stops", 60, || child.try_wait().expect("wait"))
     }
 
     pub fn pid(&self) -> u32 {
@@ -207,6 +207,30 @@ impl Gateway {
     pub fn log(&self) -> String {
         let lines = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         lines.join("\n")
+    }
+
+    /// Waits until the log has each of these; lines come through a pipe, some time after what they tell.
+    pub fn logs(&self, parts: &[&str]) -> String {
+        until(&format!("{parts:?} in the log"), 60, || {
+            let log = self.log();
+            parts.iter().all(|part| log.contains(part)).then_some(log)
+        })
+    }
+
+    /// Waits until everything has left, however slow the machine is: as long as less and less waits.
+    pub fn drained(&self) -> Value {
+        let (mut least, mut since) = (u64::MAX, Instant::now());
+        until("everything has left", 3_600, || {
+            // The identity of counters holds at any moment, not only at rest.
+            let status = self.check_identity();
+            let pending = status["pending"].as_u64()?;
+            if pending < least {
+                (least, since) = (pending, Instant::now());
+            }
+            let stuck = since.elapsed() > Duration::from_secs(120);
+            assert!(!stuck, "nothing leaves: {:#}", status["uplink"]);
+            (pending == 0).then_some(status)
+        })
     }
 
     /// `GET path` as JSON.
@@ -281,7 +305,7 @@ pub fn request(
 ) -> std::io::Result<(u16, String)> {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(std::time::Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\

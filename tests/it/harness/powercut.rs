@@ -80,19 +80,24 @@ impl PowerCut {
 
     fn mount(&mut self) {
         let image = self.folder.path().join("image");
-        // No commits of its own in the time of a story: what is durable was made durable by the program.
-        must(
-            Command::new("mount")
+        // No commits of its own in the time of a story: what is durable was made durable by the program. Loop devices
+        // may be few, and other stories have theirs.
+        super::until("the filesystem can be mounted", 120, || {
+            let output = run(Command::new("mount")
                 .args(["-o", "loop,commit=600"])
-                .arg(image)
-                .arg(self.path()),
-        );
+                .arg(&image)
+                .arg(self.path()));
+            if !output.status.success() {
+                eprintln!("mount: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            output.status.success().then_some(())
+        });
         self.mounted = true;
     }
 
     fn unmount(&mut self) {
         if self.mounted {
-            super::until("the filesystem can be unmounted", 30, || {
+            super::until("the filesystem can be unmounted", 60, || {
                 let output = run(Command::new("umount").arg(self.path()));
                 output.status.success().then_some(())
             });

@@ -67,7 +67,10 @@ pub fn python() -> PathBuf {
 /// A Python with OpenTelemetry's messages.
 #[cfg(feature = "otlp")]
 pub fn otlp_python() -> PathBuf {
-    python_with("otlp", &["opentelemetry-proto==1.27.0"])
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON
+        .get_or_init(|| python_with("otlp", &["opentelemetry-proto==1.27.0"]))
+        .clone()
 }
 
 /// A Python with pyarrow and an S3 server.
