@@ -10,7 +10,7 @@ fn a_backup_of_a_running_gateway_restores_its_devices_and_holds() {
         .config("[rules]\nuse_shipped = [\"press-cooling\"]\n")
         .start();
     let node = Node::birth(gateway.mqtt, "plant", "n1", "press-1");
-    until("the device is known", 20, || {
+    until("the device is known", 60, || {
         (gateway.json("/api/devices").as_array()?.len() == 2).then_some(())
     });
     let (code, _, said) = gateway.tool(&["hold", "plant/n1/press-1", "--for", "1h"]);
@@ -44,7 +44,7 @@ fn a_backup_of_a_running_gateway_restores_its_devices_and_holds() {
     assert_eq!(press["births"], 1, "its story goes on: {press:#}");
     // The hold is still in force, and the node is taken back as after any restart.
     let _node = Node::birth(gateway.mqtt, "plant", "n1", "press-1");
-    until("the device is back", 20, || {
+    until("the device is back", 60, || {
         (gateway.json("/api/devices/plant/n1/press-1")["online"] == true).then_some(())
     });
     let (code, shown, _) = gateway.tool(&["write", "plant/n1/press-1", "Cooling/Enable=true"]);
@@ -53,7 +53,7 @@ fn a_backup_of_a_running_gateway_restores_its_devices_and_holds() {
     // The audit log began anew, and nobody is accused of having cut it.
     let (code, shown, said) = gateway.tool(&["audit", "verify"]);
     assert_eq!(code, 0, "{shown}{said}");
-    until("the log goes on", 20, || {
+    until("the log goes on", 60, || {
         let (_, shown, _) = gateway.tool(&["audit", "list"]);
         shown.contains("Cooling/Enable").then_some(())
     });

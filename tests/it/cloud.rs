@@ -75,7 +75,7 @@ fn a_request_is_one_write_over_repetitions_and_kills() {
     let nats = Nats::start();
     let mut gateway = Gateway::builder()
         .bridge(&nats.url())
-        .config("writes = { allow = [{ metric = \"n\" }] }\n")
+        .config("writes = { allow = [{ metric = \"n\" }] }\n[writes]\nconfirm_timeout = \"15s\"\n")
         .start();
     let mut node = listening(&gateway);
     let (value, first) = carried_out(&nats, &mut node, &write("r1", "n", 7));
@@ -165,8 +165,10 @@ fn a_changed_birth_is_a_schema_that_records_name() {
     text.set_string_value("fast".to_owned());
     node.send("DBIRTH", true, vec![count(), double("temp", 2), text], 1);
     node.temp(3.0);
-    until("three schemas are stored", 60, || {
-        (schemas(&nats).len() == 3 && gateway.status()["pending"] == 0).then_some(())
+    until("three schemas and three records are stored", 60, || {
+        let all = nats.messages("SPARKGATE_test");
+        let data = all.iter().filter(|m| m.subject.contains(".data."));
+        (schemas(&nats).len() == 3 && data.count() == 3).then_some(())
     });
     let told = schemas(&nats);
     let names = |at: usize, field: &str| {

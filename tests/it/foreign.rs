@@ -74,7 +74,7 @@ fn compare(nats: &Nats, device: &str, said: &[Value], prefix: &str) {
             .find(|m| m["name"] == name.as_str() && m["timestamp"] == sent["timestamp"])
             .cloned()
     };
-    let all = until("everything is in the stream", 30, || {
+    let all = until("everything is in the stream", 60, || {
         let all: Vec<Value> = ["birth", "data"]
             .iter()
             .flat_map(|class| stored(nats, class, device))
@@ -105,7 +105,7 @@ fn compare(nats: &Nats, device: &str, said: &[Value], prefix: &str) {
 
 fn end(mut child: std::process::Child) {
     drop(child.stdin.take());
-    until("the client ends", 10, || child.try_wait().unwrap());
+    until("the client ends", 60, || child.try_wait().unwrap());
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn pysparkplug_arrives_as_sent() {
     compare(&nats, "py-node.py-dev", &said, "");
     end(child);
     // The client leaves with DISCONNECT after its own NDEATH or by its will: either way its device is offline.
-    until("the node is offline", 10, || {
+    until("the node is offline", 60, || {
         (gateway.json("/api/devices/foreign/py-node")["online"] == false).then_some(())
     });
     gateway.check_identity();
@@ -187,7 +187,7 @@ fn the_javascript_client_arrives_as_sent() {
         "{table}"
     );
     end(child);
-    until("the node is offline", 10, || {
+    until("the node is offline", 60, || {
         (gateway.json("/api/devices/foreign/js-node")["online"] == false).then_some(())
     });
     gateway.check_identity();

@@ -72,7 +72,7 @@ fn a_collector_reads_the_metrics_and_the_decisions() {
     let mut node = Node::birth(gateway.mqtt, "g", "n", "d");
     node.subscribe_commands();
     node.temp(95.0);
-    let trace = until("the gateway has a decision", 30, || {
+    let trace = until("the gateway has a decision", 60, || {
         gateway.json("/api/traces").as_array()?.first().cloned()
     });
     let (mut received, mut spans) = (None, None);

@@ -69,7 +69,7 @@ fn journal_until_cut(disk: &PowerCut, storage: Arc<dyn Storage>, least: u64) -> 
     loop {
         n += 1;
         if journal.append(record(n)).is_err() {
-            until("there is room again", 30, || {
+            until("there is room again", 60, || {
                 journal.append(record(n)).ok().map(|_| ())
             });
         }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::harness::gateway::Gateway;
-use crate::harness::mqtt::{Client, Node, Packet};
+use crate::harness::mqtt::{Client, Node, PATIENCE, Packet};
 use crate::harness::nats::Nats;
 use crate::harness::until;
 use sparkplug_rs::protobuf::Message as _;
@@ -136,6 +136,9 @@ fn conformance_mqtt_aware_basic_and_store() {
         node.publish_bytes("$sparkplug/certificates/spBv1.0/g/NBIRTH/n", b"forged", 0);
     forged[0] |= 1;
     let _ = std::io::Write::write_all(node.stream(), &forged);
+    // It is dealt with when the connection is closed, or what comes behind it is answered.
+    let _ = std::io::Write::write_all(node.stream(), &[0xC0, 0]);
+    while node.read().is_some_and(|it| it != Packet::Other(13)) {}
     for restarted in [false, true] {
         if restarted {
             assert!(gateway.stop().success());
@@ -216,9 +219,7 @@ fn message_flow_phid_sparkplug_clean_session() {
         );
         let _gateway = Gateway::builder().config(&config).start();
         let (mut socket, _) = listener.accept().unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut bytes = [0; 512];
         let count = socket.read(&mut bytes).unwrap();
         let packet = &bytes[..count];
@@ -252,7 +253,7 @@ fn intro_edge_node_id_uniqueness_is_watched_and_alarmed() {
     let nats = Nats::start();
     let gateway = Gateway::builder().bridge(&nats.url()).start();
     let mut node = Node::birth(gateway.mqtt, "plant", "n1", "press");
-    until("the node is online", 30, || {
+    until("the node is online", 60, || {
         (gateway.status()["host"]["nodes_online"].as_u64()? == 1).then_some(())
     });
     let mut imposter = Client::connect(gateway.mqtt, "imposter", None);

@@ -118,10 +118,14 @@ fn one_trace_joins_device_model_rule_write_and_cloud() {
     for i in 1..SAMPLES {
         node.publish("spBv1.0/g/DDATA/n/press", vec![sample(begun + 250 * i, i)]);
     }
-    let followed = until("model, alarm and write are in the cloud", 120, || {
+    let followed = until("model, alarm, write and data are in the cloud", 180, || {
         let data = nats.messages("SPARKGATE_test");
         let alarms = nats.messages("SPARKGATE_test_ALARMS");
         let inference = data.iter().find(|m| m.subject.contains(".inference."))?;
+        let samples = data.iter().filter(|m| m.subject.contains(".data."));
+        if (samples.count() as u64) < SAMPLES - 1 {
+            return None;
+        }
         let cause = |m: &&Stored| m.json()["cause"] == inference.record();
         let of = |class: &str| {
             let mut found = alarms.iter().filter(|m| m.subject.contains(class));

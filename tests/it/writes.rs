@@ -11,7 +11,7 @@ use sparkplug_rs::protobuf::Message as _;
 use sparkplug_rs::{DataType, Payload, payload};
 
 use crate::harness::gateway::{Gateway, request};
-use crate::harness::mqtt::{Node, Packet, now_ms};
+use crate::harness::mqtt::{Node, PATIENCE, Packet, now_ms};
 use crate::harness::until;
 
 /// Opens a valve and starts a pump and a fan when `temp` is high; each can be taken back.
@@ -28,19 +28,19 @@ high = 80.0
 [[rule.command]]
 metric = "Valve"
 value = true
-ttl = "20s"
-confirm = { metric = "Valve", equals = true, within = "20s" }
+ttl = "120s"
+confirm = { metric = "Valve", equals = true, within = "120s" }
 undo = { metric = "Valve", value = false }
 [[rule.command]]
 metric = "Pump"
 value = true
-ttl = "20s"
-confirm = { metric = "Pump", equals = true, within = "20s" }
+ttl = "120s"
+confirm = { metric = "Pump", equals = true, within = "120s" }
 undo = { metric = "Pump", value = false }
 [[rule.command]]
 metric = "Fan"
 value = true
-ttl = "20s"
+ttl = "120s"
 confirm = { metric = "Fan", equals = true, within = "FAN_WITHIN" }
 undo = { metric = "Fan", value = false }
 "#;
@@ -151,7 +151,7 @@ fn outcome(gateway: &Gateway, id_part: &str) -> Option<Value> {
 
 /// The audit log is whole, and soon has an entry that `is`; returns all of it.
 fn check_audit(gateway: &Gateway, is: impl Fn(&Value) -> bool) -> Vec<Value> {
-    let entries = until("the audit log has everything", 20, || {
+    let entries = until("the audit log has everything", 60, || {
         let entries = gateway.json("/api/audit?limit=10000");
         let entries = entries.as_array().unwrap().clone();
         entries.iter().any(&is).then_some(entries)
@@ -167,17 +167,17 @@ fn check_audit(gateway: &Gateway, is: impl Fn(&Value) -> bool) -> Vec<Value> {
 /// them, or right after), restarts it, and checks what the device got.
 fn killed_at(kill_at: usize, after_answer: bool, fan_ignores: bool) {
     let folder = tempfile::tempdir().unwrap();
-    let config = rules(folder.path(), if fan_ignores { "300ms" } else { "20s" });
+    let config = rules(folder.path(), if fan_ignores { "300ms" } else { "120s" });
     let mut gateway = Gateway::builder().config(&config).start();
     let mut plant = Plant::birth(&gateway, Plant::off());
-    until("the device is there", 20, || {
+    until("the device is there", 60, || {
         (gateway.status()["host"]["devices_online"] == 2).then_some(())
     });
     plant.temp(90.0);
     let mut got: Vec<(String, bool)> = Vec::new();
     while got.len() < kill_at {
         let (name, on) = plant
-            .command(Duration::from_secs(20))
+            .command(PATIENCE)
             .unwrap_or_else(|| panic!("command {} of {kill_at}; so far {got:?}", got.len() + 1));
         got.push((name.clone(), on));
         let answers = !(fan_ignores && name == "Fan" && on);
@@ -197,7 +197,7 @@ fn killed_at(kill_at: usize, after_answer: bool, fan_ignores: bool) {
             .iter()
             .any(|step| step["sequence"]["last"] == true)
     };
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + Duration::from_secs(120);
     while !over(&gateway) {
         assert!(
             std::time::Instant::now() < deadline,
@@ -277,12 +277,12 @@ fn devices_that_ignore_refuse_or_show_another_value_are_told_apart() {
     std::fs::write(&token, TOKEN).unwrap();
     let mut gateway = Gateway::builder()
         .config(&format!(
-            "token_file = \"{}\"\n[writes]\nconfirm_timeout = \"1s\"\n[[writes.policy]]\nmatch = {{ metric = \"Speed\" }}\nmax = 100.0\n",
+            "token_file = \"{}\"\n[writes]\nconfirm_timeout = \"8s\"\n[[writes.policy]]\nmatch = {{ metric = \"Speed\" }}\nmax = 100.0\n",
             token.display()
         ))
         .start();
     let plant = Plant::birth(&gateway, Plant::off());
-    until("the device is there", 20, || {
+    until("the device is there", 60, || {
         (gateway.status()["host"]["devices_online"] == 2).then_some(())
     });
     let does = Arc::new(Mutex::new(Does::Obeys));
@@ -381,7 +381,7 @@ fn devices_that_ignore_refuse_or_show_another_value_are_told_apart() {
     assert_eq!(sent(&gateway), 1);
     let first = outcome(&gateway, "once").unwrap();
     drop(plant);
-    until("the journal has synced", 10, || {
+    until("the journal has synced", 60, || {
         (gateway.json("/api/buffer")["unsynced_bytes"] == 0).then_some(())
     });
     gateway.restart();
@@ -422,21 +422,25 @@ priority = 1
 "#,
     )
     .unwrap();
-    let config = format!("[rules]\npaths = [\"{}\"]\n", pack.display());
+    // Longer than it takes to hear of the death.
+    let config = format!(
+        "[rules]\npaths = [\"{}\"]\n[writes]\nconfirm_timeout = \"120s\"\n",
+        pack.display()
+    );
     let mut gateway = Gateway::builder().config(&config).start();
     let mut plant = Plant::birth(&gateway, Plant::off());
     let online = |gateway: &Gateway| {
-        until("the device is there", 30, || {
+        until("the device is there", 60, || {
             (gateway.status()["host"]["devices_online"] == 2).then_some(())
         });
     };
     online(&gateway);
     plant.temp(90.0);
-    let first = plant.command(Duration::from_secs(20));
+    let first = plant.command(PATIENCE);
     assert_eq!(first, Some(("Fan".to_owned(), true)));
     // It dies with the command in its hands.
     drop(plant);
-    let lost = until("the write has an outcome", 30, || {
+    let lost = until("the write has an outcome", 60, || {
         outcome(&gateway, "-a-on-")
     });
     assert_eq!(lost["status"], "timeout");
@@ -444,13 +448,15 @@ priority = 1
         lost["reason"].as_str().unwrap().starts_with("offline"),
         "{lost}"
     );
-    let held = outcome(&gateway, "-b-off-").unwrap();
+    let held = until("the weaker write has an outcome", 60, || {
+        outcome(&gateway, "-b-off-")
+    });
     assert_eq!(held["status"], "rejected");
     assert!(
         held["reason"].as_str().unwrap().starts_with("priority"),
         "{held}"
     );
-    let exported = until("the fight is an alarm", 20, || {
+    let exported = until("the fight is an alarm", 60, || {
         let (code, out, _) = gateway.tool(&["buffer", "export"]);
         (code == 0 && out.contains("write_fight")).then_some(out)
     });

@@ -59,11 +59,11 @@ def arrays(device, shift):
 with contextlib.redirect_stdout(sys.stderr):
     node = MqttSpbEntityEdgeNode("foreign", "spb-node")
     node.attributes.set_value("maker", "acme")
-    assert node.connect("127.0.0.1", int(sys.argv[1])), "node can't connect"
+    assert node.connect("127.0.0.1", int(sys.argv[1]), timeout=60), "node can't connect"
     node.publish_birth()
     device = MqttSpbEntityDevice("foreign", "spb-node", "spb-dev")
     birth = fill(device, 0)
-    assert device.connect("127.0.0.1", int(sys.argv[1])), "device can't connect"
+    assert device.connect("127.0.0.1", int(sys.argv[1]), timeout=60), "device can't connect"
     device.publish_birth()
     data = fill(device, 1000)
     device.publish_data()

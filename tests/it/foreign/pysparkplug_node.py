@@ -4,7 +4,7 @@ Prints one JSON line a metric it sends, then waits for its standard input to clo
 """
 import json
 import sys
-import time
+import threading
 
 import pysparkplug as psp
 
@@ -35,10 +35,11 @@ def say(message, rows):
 node = psp.EdgeNode("foreign", "py-node", [psp.Metric(timestamp=BASE, name="Up", datatype=T.BOOLEAN, value=True)])
 birth = metrics(0)
 node.register(psp.Device("py-dev", birth))
+# The library is connected before it has sent its births; the next will is what it sees to when they are out.
+born, setup_will = threading.Event(), node._setup_will
+node._setup_will = lambda: (setup_will(), born.set())
 node.connect("127.0.0.1", port=int(sys.argv[1]))
-deadline = time.monotonic() + 10
-while not node._connected and time.monotonic() < deadline:
-    time.sleep(0.02)
+assert born.wait(60), "the node can't connect"
 say("birth", birth)
 data = metrics(1000)
 node.update_device("py-dev", data)
