@@ -13,6 +13,11 @@ put "$here/systemd/tmpfiles.conf" usr/lib/tmpfiles.d/sparkgate.conf
 put "$here/examples/sparkgate.toml" usr/share/doc/sparkgate/examples/sparkgate.toml
 put "$here/README.md" usr/share/doc/sparkgate/README.md
 put "$here/CHANGELOG.md" usr/share/doc/sparkgate/CHANGELOG.md
+# The book with what its links lead to, in the same places.
+(cd "$here" && find docs rules/README.md models/README.md -type f -print0) |
+  while IFS= read -r -d '' file; do put "$here/$file" "usr/share/doc/sparkgate/$file"; done
+# What makes the text model, which is too large to be carried.
+for file in "$here"/models/make/*; do put "$file" "usr/share/sparkgate/make/$(basename "$file")"; done
 put "$here/packaging/sparkgate.toml" etc/sparkgate/sparkgate.toml
 for pack in "$here"/rules/packs/*/; do
   for file in "$pack"*.toml; do put "$file" "usr/share/sparkgate/packs/$(basename "$pack")/$(basename "$file")"; done

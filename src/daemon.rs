@@ -98,6 +98,7 @@ impl Gateway {
             token,
         } = prepared;
         let config = loaded.value;
+        let configured = crate::admin::configured::Configured::new(config.clone(), &packs);
         for error in &model_errors {
             tracing::error!(error, "model not activated");
         }
@@ -351,11 +352,13 @@ impl Gateway {
             gateway: config.gateway.id.clone(),
             started,
             started_ms: now.wall_ms,
-            config_hash: prepare::config_hash(&config).into(),
-            reloaded: std::sync::RwLock::new(crate::admin::Reloaded::now(0)),
-            certificate_files: prepare::certificate_files(&config),
+            configured,
+            certificates: crate::admin::certificates::Certificates::watch(
+                prepare::certificate_files(&config),
+            )
+            .await,
             hosts: config.admin.hosts.clone().into(),
-            token,
+            tokens: crate::admin::auth::Tokens::new(token),
             metrics: crate::admin::metrics::Exporter::new(),
             exports,
             ready: ready_seen,

@@ -6,7 +6,9 @@
 //! refused, and the refusal names the way back. A folder without the file is format 0: new, or of a version that
 //! wrote none.
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The format that this program writes.
@@ -138,30 +140,50 @@ fn migrate(folder: &Path, steps: &[Step]) -> Result<Stamp, FormatError> {
     Ok(before)
 }
 
-/// Writes a file beside and puts it in place, durable, so that a crash leaves the old bytes or the new ones.
+/// Writes a file beside and puts it in place, durable, so that a crash leaves the old bytes or the new ones. It keeps the
+/// owner and permissions of the file it replaces; a new one is for its owner alone. Returns the file, open for writing at its end.
 ///
 /// # Errors
-/// What the system says.
-pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let half = path.with_extension("tmp");
-    let mut file = std::fs::File::create(&half)?;
+/// What the system says; the file that was there is as it was.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let half = path.with_file_name(name);
+    // What a crash left, or somebody put there: it is not written through.
+    match std::fs::remove_file(&half) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&half)?;
     file.write_all(bytes)?;
+    if let Ok(old) = std::fs::metadata(path) {
+        // Root writes files that the service's group must still be able to read; nobody else may give a file away.
+        let _ = std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()));
+        file.set_permissions(old.permissions())?;
+    }
     file.sync_all()?;
     std::fs::rename(&half, path)?;
-    match path.parent() {
-        Some(folder) => std::fs::File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(file)
 }
 
 fn stamp(folder: &Path, format: u32) -> Result<(), FormatError> {
     let path = folder.join(FILE);
     let line = format!("{WORD} {format} {}\n", env!("CARGO_PKG_VERSION"));
-    replace(&path, line.as_bytes()).map_err(|source| FormatError::Io {
-        doing: "write",
-        path: path.clone(),
-        source,
-    })
+    replace(&path, line.as_bytes())
+        .map(drop)
+        .map_err(|source| FormatError::Io {
+            doing: "write",
+            path: path.clone(),
+            source,
+        })
 }
 
 #[cfg(test)]
@@ -228,6 +250,27 @@ mod tests {
             std::fs::read_to_string(folder.path().join("kept")).unwrap(),
             "changed"
         );
+    }
+
+    #[test]
+    fn a_replaced_file_keeps_its_permissions_and_follows_no_link() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("users"), folder.path().join("victim"));
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let mut file = replace(&path, b"one").unwrap();
+        assert_eq!(mode(), 0o600);
+        file.write_all(b" and more").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"one and more");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        std::fs::write(&victim, "untouched").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join("users.new")).unwrap();
+        replace(&path, b"two").unwrap();
+        assert_eq!(
+            (mode(), std::fs::read(&path).unwrap()),
+            (0o640, b"two".to_vec())
+        );
+        assert_eq!(std::fs::read(&victim).unwrap(), b"untouched");
     }
 
     #[test]

@@ -305,15 +305,6 @@ pub fn certificate_files(config: &Config) -> Vec<(&'static str, PathBuf)> {
     files
 }
 
-/// SHA-256 of the configuration in force, hex: shown on the page, so that what runs can be compared with a file.
-#[must_use]
-pub fn config_hash(config: &Config) -> String {
-    use sha2::Digest;
-    let text = toml::to_string(config).unwrap_or_default();
-    let digest = sha2::Sha256::digest(text.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The host session's settings.
 #[must_use]
 pub fn host_config(config: &Config) -> sparkplug::host::HostConfig {
@@ -397,6 +388,18 @@ pub fn check_identity(config: &Config, journal: &crate::buffer::Journal) -> anyh
             .with_context(|| format!("{}", path.display()))?;
     }
     Ok(())
+}
+
+/// What the core takes while running.
+#[must_use]
+pub fn live(config: &Config, packs: Vec<rules::Pack>) -> crate::pipeline::core::Live {
+    crate::pipeline::core::Live {
+        packs,
+        host: host_config(config),
+        limits: write_limits(config),
+        dry_run: config.rules.dry_run,
+        confirm_timeout_ms: config.writes.confirm_timeout.as_millis(),
+    }
 }
 
 /// Limits of local writes.

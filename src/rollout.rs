@@ -272,7 +272,7 @@ impl Rollouts {
     fn keep(&self, entries: &BTreeMap<String, Entry>) -> Result<(), Refused> {
         let write =
             || crate::data_folder::replace(&self.file, &serde_json::to_vec_pretty(entries)?);
-        write().map_err(|source| Refused::Keep {
+        write().map(drop).map_err(|source| Refused::Keep {
             file: self.file.clone(),
             source,
         })

@@ -3,15 +3,29 @@
 mod repeats;
 mod tail;
 
+use std::sync::OnceLock;
+
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry};
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 pub use repeats::suppressed;
 pub use tail::{Line, lines};
 
 use crate::config::{Log, LogFormat};
+
+/// Puts another filter in place of the running one; set once.
+static FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+
+/// Takes another filter while running; `SPARKGATE_LOG` stands above it.
+pub fn set_filter(directives: &str) {
+    if std::env::var_os("SPARKGATE_LOG").is_none()
+        && let (Some(set), Ok(filter)) = (FILTER.get(), EnvFilter::try_new(directives))
+    {
+        set(filter);
+    }
+}
 
 /// Starts logging to stderr. Under systemd lines carry no time of their own: the journal has one.
 ///
@@ -36,8 +50,9 @@ pub fn start(log: &Log) -> Result<(), String> {
         (LogFormat::Text, true) => lines.with_ansi(false).without_time().boxed(),
         (LogFormat::Text, false) => lines.with_ansi(!plain).boxed(),
     };
+    let (filter, handle) = reload::Layer::new(filter);
     // A second start in one process (tests) keeps the first one's output.
-    let _ = tracing_subscriber::registry()
+    let started = tracing_subscriber::registry()
         .with(
             lines
                 .and_then(tail::Tail)
@@ -45,6 +60,11 @@ pub fn start(log: &Log) -> Result<(), String> {
         )
         .with(filter)
         .try_init();
+    if started.is_ok() {
+        let _ = FILTER.set(Box::new(move |filter| {
+            let _ = handle.reload(filter);
+        }));
+    }
     Ok(())
 }
 

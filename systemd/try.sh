@@ -8,34 +8,19 @@ set -euo pipefail
 binary=$(realpath "${1:?path of the sparkgate binary}")
 here=$(cd "$(dirname "$0")" && pwd)
 root=${2:-$(mktemp -d)}
-name=sparkgate-try-$$
 [ $# -gt 1 ] || trap 'rm -rf "$root"' EXIT
-need=()
-command -v debootstrap >/dev/null || need+=(debootstrap)
-command -v systemd-nspawn >/dev/null || need+=(systemd-container)
-[ ${#need[@]} = 0 ] || apt-get install -y -qq --no-install-recommends "${need[@]}"
-if [ ! -e "$root/etc/debian_version" ]; then
-  debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,ca-certificates bookworm "$root" >/dev/null
-fi
+# shellcheck source=systemd/container.sh
+. "$here/container.sh"
+container_make "$root"
 install -m 755 "$binary" "$root/usr/bin/sparkgate"
 install -D -m 644 "$here/sparkgate.service" "$root/usr/lib/systemd/system/sparkgate.service"
 install -D -m 644 "$here/tmpfiles.conf" "$root/usr/lib/tmpfiles.d/sparkgate.conf"
 install -D -m 644 "$here/sysusers.conf" "$root/usr/lib/sysusers.d/sparkgate.conf"
 mkdir -p "$root/etc/sparkgate/conf.d" "$root/etc/sparkgate/rules.d"
 printf '[gateway]\nid = "try"\n[rules]\nuse_shipped = ["press-cooling"]\n' >"$root/etc/sparkgate/sparkgate.toml"
-cat >"$root/usr/bin/look" <<'LOOK'
-#!/bin/bash
-# Runs inside, once everything is up.
-set -uo pipefail
-exec >/report 2>&1
-failed=0
-check() { # what, command…
-  local what=$1; shift
-  if "$@" >/tmp/out 2>&1; then echo "ok      $what"; else echo "FAILED  $what"; sed 's/^/        /' /tmp/out | tail -n 12; failed=1; fi
-}
-wait_for() { for _ in $(seq 100); do "$@" >/dev/null 2>&1 && return 0; sleep 0.2; done; "$@"; }
-state() { [ "$(systemctl is-active sparkgate)" = "$1" ]; }
-main_pid() { systemctl show -p MainPID --value sparkgate; }
+rm -rf "$root/stall" "$root/var/lib/private/sparkgate" "$root/etc/systemd/system/sparkgate.service.d"
+[ -z "${TRY_STALL:-}" ] || touch "$root/stall"
+container_run "$root" <<'CHECKS'
 check "starts and says ready" systemctl start sparkgate
 check "runs as its own user" bash -c '[ "$(stat -c %U /proc/$(systemctl show -p MainPID --value sparkgate))" = sparkgate ]'
 check "status over the admin socket" sparkgate status
@@ -71,25 +56,4 @@ if [ -e /stall ]; then
   rm /var/lib/private/sparkgate/stall
   check "and started anew" wait_for bash -c "systemctl is-active -q sparkgate && [ \$(systemctl show -p MainPID --value sparkgate) != $before ] && sparkgate status"
 fi
-journalctl -b -u sparkgate --no-pager -n 60 >/result.log 2>&1
-echo "$failed" >/result
-systemctl poweroff
-LOOK
-chmod 755 "$root/usr/bin/look"
-cat >"$root/etc/systemd/system/look.service" <<'UNIT'
-[Unit]
-After=multi-user.target
-[Service]
-Type=oneshot
-ExecStart=/usr/bin/look
-[Install]
-WantedBy=default.target
-UNIT
-ln -sf /etc/systemd/system/look.service "$root/etc/systemd/system/multi-user.target.wants/look.service"
-rm -rf "$root/result" "$root/result.log" "$root/report" "$root/stall" "$root/var/lib/private/sparkgate" "$root/etc/systemd/system/sparkgate.service.d"
-[ -z "${TRY_STALL:-}" ] || touch "$root/stall"
-timeout 300 systemd-nspawn --quiet --register=no --keep-unit --machine="$name" --private-network --directory="$root" --boot \
-  ${NSPAWN_ARGS:-} </dev/null >"$root/boot.log" 2>&1 || true
-cat "$root/report" || tail -n 20 "$root/boot.log"
-[ -e "$root/result" ] || { echo "the container did not come to an end"; exit 1; }
-[ "$(cat "$root/result")" = 0 ] || { cat "$root/result.log"; exit 1; }
+CHECKS

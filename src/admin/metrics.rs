@@ -3,6 +3,7 @@
 //! Everything is counted where it happens; a scrape copies the counts into the exporter. Labels are bounded: no
 //! series is ever named after a device.
 
+mod families;
 mod names;
 
 use std::sync::Arc;
@@ -251,20 +252,35 @@ pub(super) async fn render(shared: &Shared) -> Result<String, ApiError> {
         &[],
         crate::telemetry::suppressed(),
     );
-    for (what, file) in &shared.certificate_files {
-        if let Some(certificate) = crate::broker::Validity::of_file(what, file) {
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "seconds since 1970 are exact in a double"
-            )]
-            to.gauge_f64(
-                "sparkgate_uplink_certificate_expiry_timestamp_seconds",
-                &[("certificate", what)],
-                certificate.ends as f64,
-            );
-        }
+    for certificate in shared.certificates.seen() {
+        // A file that can't be read is as bad as one that has ended: 0 lets the same alert fire.
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "seconds since 1970 are exact in a double"
+        )]
+        to.gauge_f64(
+            "sparkgate_uplink_certificate_expiry_timestamp_seconds",
+            &[("certificate", certificate.name)],
+            (certificate.not_after.unwrap_or(0) / 1000) as f64,
+        );
     }
-    Ok(to.recorder.handle().render())
+    let (read_ms, taken, waiting) = shared.configured.figures();
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "ms since 1970 are exact in a double"
+    )]
+    to.gauge_f64(
+        "sparkgate_config_last_reload_timestamp_seconds",
+        &[],
+        read_ms as f64 / 1000.0,
+    );
+    to.gauge(
+        "sparkgate_config_last_reload_successful",
+        &[],
+        u64::from(taken),
+    );
+    to.gauge("sparkgate_config_restart_pending_keys", &[], waiting as u64);
+    Ok(families::gather(&to.recorder.handle().render()))
 }
 
 /// Upper bounds of the buckets, µs.
@@ -294,15 +310,6 @@ fn decisions(latency: &Latency, to: &Exporter) {
         latency.total.sum_us() as f64 / 1e6,
     );
     let stages = STAGES.iter().copied().zip(&latency.stages);
-    for (stage, histogram) in stages.clone() {
-        for (word, share) in quantiles {
-            to.gauge_f64(
-                "sparkgate_decision_stage_seconds",
-                &[("stage", stage), ("quantile", word)],
-                histogram.quantile(share) / 1e6,
-            );
-        }
-    }
     for (stage, histogram) in stages.chain([("all", &latency.total)]) {
         let bounds = BUCKETS_US.map(|us| (micros_as_seconds(us), histogram.at_most(us)));
         let all = ("+Inf".to_owned(), histogram.count());
@@ -313,6 +320,17 @@ fn decisions(latency: &Latency, to: &Exporter) {
                 count,
             );
         }
+        to.counter(
+            "sparkgate_decision_stage_seconds_count",
+            &[("stage", stage)],
+            histogram.count(),
+        );
+        #[expect(clippy::cast_precision_loss, reason = "Prometheus values are doubles")]
+        to.gauge_f64(
+            "sparkgate_decision_stage_seconds_sum",
+            &[("stage", stage)],
+            histogram.sum_us() as f64 / 1e6,
+        );
     }
 }
 

@@ -8,6 +8,8 @@
 pub mod api;
 pub mod audit;
 pub mod auth;
+pub mod certificates;
+pub mod configured;
 pub mod devices;
 pub mod events;
 pub mod http;
@@ -22,7 +24,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::broker::engine::Engine;
-use crate::broker::{Handle, Validity};
 use crate::buffer::Journal;
 use crate::pipeline::task::CoreHandle;
 
@@ -54,51 +55,18 @@ pub struct Shared {
     pub started: Instant,
     /// The same as ms UTC.
     pub started_ms: u64,
-    /// SHA-256 of the configuration in force, hex.
-    pub config_hash: std::sync::RwLock<String>,
-    /// When the configuration in force was read, and what became of the last attempt.
-    pub reloaded: std::sync::RwLock<Reloaded>,
-    /// Certificate files of the bridge, by what for.
-    pub certificate_files: Vec<(&'static str, std::path::PathBuf)>,
+    /// The configuration in force.
+    pub configured: configured::Configured,
+    /// How long certificate files are good for.
+    pub certificates: certificates::Certificates,
     /// Names by which a proxy on this machine may ask; see `[admin] hosts`.
     pub hosts: Arc<[String]>,
-    /// Token for writes over TCP; `None`: writes go through the admin socket alone.
-    pub token: Option<auth::Token>,
+    /// Who may write over TCP.
+    pub tokens: auth::Tokens,
     /// Prometheus rendering.
     pub metrics: metrics::Exporter,
     /// Exports of the state for backups.
     pub exports: crate::pipeline::checkpoint::ExportDoor,
     /// Whether the service is ready; `Err` says what is missing.
     pub ready: tokio::sync::watch::Receiver<bool>,
-}
-
-/// The last reading of the configuration.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Reloaded {
-    /// ms UTC.
-    pub at: u64,
-    /// Mistakes that kept a changed file from being taken; 0: what was read is in force.
-    pub mistakes: usize,
-}
-
-impl Reloaded {
-    /// Read now.
-    #[must_use]
-    pub fn now(mistakes: usize) -> Self {
-        Self {
-            at: crate::clock::wall_ms(),
-            mistakes,
-        }
-    }
-}
-
-impl Shared {
-    /// The certificates in use: the broker's, and the bridge's files read anew, since they are replaced while this runs.
-    #[must_use]
-    pub fn certificates(&self) -> Vec<Validity> {
-        let mut all = self.broker.stats().certificates;
-        let files = self.certificate_files.iter();
-        all.extend(files.filter_map(|(what, file)| Validity::of_file(what, file)));
-        all
-    }
 }

@@ -11,7 +11,6 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request};
-use hyper_util::rt::TokioIo;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{
@@ -85,9 +84,7 @@ async fn send_once(shared: &Arc<Shared>, authority: &str, sent: u64) -> anyhow::
 async fn post(authority: &str, path: &str, body: Vec<u8>) -> anyhow::Result<()> {
     let answer = tokio::time::timeout(PATIENCE, async {
         let io = tokio::net::TcpStream::connect(authority).await?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
-        let connection = tokio::spawn(connection);
+        let mut sender = crate::http::open(io).await?;
         let request = Request::builder()
             .method(Method::POST)
             .uri(path)
@@ -97,7 +94,6 @@ async fn post(authority: &str, path: &str, body: Vec<u8>) -> anyhow::Result<()> 
         let response = sender.send_request(request).await?;
         let status = response.status();
         let said = response.into_body().collect().await?.to_bytes();
-        connection.abort();
         anyhow::Ok((status, said))
     });
     let (status, said) = answer.await.context("no answer in time")??;

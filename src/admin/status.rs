@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::api::ApiError;
+use super::certificates::Certificate;
 use super::models::models_json;
 use crate::broker::{ClientStats, Event, Handle, Validity};
 use crate::pipeline::core::Counters;
@@ -141,7 +142,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
     let mut out = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "gateway": shared.gateway,
-        "config_hash": *shared.config_hash.read().unwrap_or_else(std::sync::PoisonError::into_inner),
+        "config_hash": shared.configured.hash(),
         "started": shared.started_ms,
         "uptime_s": shared.started.elapsed().as_secs(),
         "time": now_ms,
@@ -194,18 +195,10 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
         "notify": shared.notifier.status(),
     });
     if let Some(object) = out.as_object_mut() {
-        let configured = shared
-            .reloaded
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .clone();
-        object.insert("configured".into(), json!(configured));
-        let certificates = shared.certificates();
-        let certificates: Vec<Value> = certificates
-            .iter()
-            .map(|c| json!({"name": c.what, "file": c.file.display().to_string(), "not_after": c.ends.saturating_mul(1000)}))
-            .collect();
-        object.insert("certificates".into(), Value::Array(certificates));
+        object.insert("configured".into(), shared.configured.json());
+        let broker = broker.certificates.into_iter().map(Certificate::from);
+        let certificates: Vec<Certificate> = broker.chain(shared.certificates.seen()).collect();
+        object.insert("certificates".into(), json!(certificates));
     }
     Ok(out)
 }

@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -97,24 +96,9 @@ pub fn set_password(file: &Path, user: &str, password: &str) -> Result<(), UserE
         Err(error) => return Err(wrong(error)),
     };
     let text = with_password(&text, user, password.as_bytes())?;
-    let mut name = file.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let new = file.with_file_name(name);
-    let write = || {
-        let _ = fs::remove_file(&new);
-        let mut out = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
-        out.write_all(text.as_bytes())?;
-        if let Ok(old) = fs::metadata(file) {
-            out.set_permissions(old.permissions())?;
-        }
-        out.sync_all()?;
-        fs::rename(&new, file)
-    };
-    write().map_err(wrong)
+    crate::data_folder::replace(file, text.as_bytes())
+        .map(drop)
+        .map_err(wrong)
 }
 
 fn with_password(text: &str, user: &str, password: &[u8]) -> Result<String, UserError> {
@@ -188,27 +172,44 @@ fn read(path: &Path) -> Result<String, AccessError> {
     })
 }
 
+/// Names and argon2 hashes of a users file: `user:hash` lines, with empty ones and comments (`#`) between.
+///
+/// # Errors
+/// It can't be read, or a line is something else.
+pub fn users(path: &Path) -> Result<HashMap<Box<str>, String>, AccessError> {
+    let mut users = HashMap::new();
+    for (i, line) in read(path)?.lines().enumerate() {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let entry = line
+            .split_once(':')
+            .filter(|(_, hash)| PasswordHash::new(hash.trim()).is_ok());
+        let Some((name, hash)) = entry else {
+            return Err(AccessError::User {
+                path: path.to_owned(),
+                line: i + 1,
+            });
+        };
+        users.insert(name.into(), hash.trim().to_owned());
+    }
+    Ok(users)
+}
+
+/// Whether this is the secret of an argon2 hash. Takes 19 MiB and some 20 ms: not for a thread that others wait for.
+#[must_use]
+pub fn verify(hash: &str, secret: &[u8]) -> bool {
+    PasswordHash::new(hash)
+        .is_ok_and(|hash| Argon2::default().verify_password(secret, &hash).is_ok())
+}
+
 impl Access {
     /// Reads the files that the configuration names.
     pub(crate) fn load(config: &Config) -> Result<Self, AccessError> {
-        let mut users = HashMap::new();
-        if let Some(path) = &config.users_file {
-            for (i, line) in read(path)?.lines().enumerate() {
-                if line.trim().is_empty() || line.starts_with('#') {
-                    continue;
-                }
-                let entry = line
-                    .split_once(':')
-                    .filter(|(_, hash)| PasswordHash::new(hash.trim()).is_ok());
-                let Some((name, hash)) = entry else {
-                    return Err(AccessError::User {
-                        path: path.clone(),
-                        line: i + 1,
-                    });
-                };
-                users.insert(name.into(), hash.trim().to_owned());
-            }
-        }
+        let users = match &config.users_file {
+            Some(path) => users(path)?,
+            None => HashMap::new(),
+        };
         let senders = config.command_senders.clone();
         let acl = match &config.acl_file {
             None => Acl::defaults(senders),
@@ -260,9 +261,8 @@ pub(crate) async fn authenticate(
     };
     let right = tokio::task::spawn_blocking(move || {
         let against = known.as_ref().or(NOBODY.as_ref())?;
-        let parsed = PasswordHash::new(against).ok()?;
-        Argon2::default().verify_password(&password, &parsed).ok()?;
-        known.map(|_| ())
+        let right = verify(against, &password);
+        known.filter(|_| right).map(|_| ())
     })
     .await;
     match right {

@@ -16,6 +16,7 @@ use bytes::Bytes;
 
 use super::record::{Record, decode_all};
 use super::shell::{Failure, Shell};
+use crate::data_folder::replace;
 
 /// Bytes that may wait for the disk; beyond, they are dropped and the whole state is written instead.
 const WAITING: usize = 32 << 20;
@@ -101,17 +102,6 @@ pub(crate) fn load(dir: &Path) -> io::Result<Vec<Record>> {
     Ok(records)
 }
 
-/// Writes the state file anew and makes it the present one; its size.
-fn rewrite(dir: &Path, content: &[u8]) -> io::Result<File> {
-    let new = dir.join("state.new");
-    let mut file = File::create(&new)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&new, dir.join("state.log"))?;
-    File::open(dir)?.sync_all()?;
-    Ok(file)
-}
-
 /// The writer, on a thread of its own until [`Outbox::stop`].
 pub(crate) fn run(shell: &Arc<Shell>, outbox: &Outbox, dir: &Path) {
     if let Err(error) = write(shell, outbox, dir) {
@@ -128,8 +118,9 @@ fn write(shell: &Arc<Shell>, outbox: &Outbox, dir: &Path) -> io::Result<()> {
         });
         Ok::<_, io::Error>(content.map_err(io::Error::other)?.encode())
     };
+    let log = dir.join("state.log");
     let content = whole()?;
-    let mut file = rewrite(dir, &content)?;
+    let mut file = replace(&log, &content)?;
     let mut base = content.len() as u64;
     let mut size = base;
     drop(content);
@@ -142,7 +133,7 @@ fn write(shell: &Arc<Shell>, outbox: &Outbox, dir: &Path) -> io::Result<()> {
         }
         if overrun || size > base * 2 + SLACK {
             let content = whole()?;
-            file = rewrite(dir, &content)?;
+            file = replace(&log, &content)?;
             base = content.len() as u64;
             size = base;
         }

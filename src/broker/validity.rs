@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::tls::{SEQUENCE, element, fields};
+use crate::tls::PemError;
 
 /// A warning is due this long before the end.
 const SOON: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -22,16 +23,21 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Reads the first certificate of a PEM file; `None`: it holds none that can be read.
-    #[must_use]
-    pub fn of_file(what: &'static str, file: &std::path::Path) -> Option<Self> {
-        use tokio_rustls::rustls::pki_types::CertificateDer;
-        use tokio_rustls::rustls::pki_types::pem::PemObject;
-        let ends = certificate_end(&CertificateDer::from_pem_file(file).ok()?)?;
-        Some(Self {
+    /// Reads the certificates of a PEM file.
+    ///
+    /// # Errors
+    /// It holds none that can be read.
+    pub fn of_file(what: &'static str, file: &std::path::Path) -> Result<Self, PemError> {
+        let all = crate::tls::certificates(file, "certificate")?;
+        let ends = all.iter().filter_map(|der| certificate_end(der)).min();
+        let empty = || PemError::Empty {
+            path: file.to_owned(),
+            what: "certificate with an end",
+        };
+        Ok(Self {
             what,
             file: file.to_owned(),
-            ends,
+            ends: ends.ok_or_else(empty)?,
         })
     }
 

@@ -213,6 +213,7 @@ impl StorageFile for DiskFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        crate::stall::at(crate::stall::Part::Fsync);
         Ok(fdatasync(&self.0)?)
     }
 

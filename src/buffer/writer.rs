@@ -328,12 +328,11 @@ impl Writer {
         let Some(file) = self.create(lane, &name, capacity)? else {
             return Ok(false);
         };
-        let written = file
-            .write_at(0, &header.encode())
-            .and_then(|()| file.sync());
-        written
-            .and_then(|()| self.shared.storage.sync_dir())
+        file.write_at(0, &header.encode())
             .map_err(Stop::at("starting a segment"))?;
+        timed(&self.shared, "starting a segment", || {
+            file.sync().and_then(|()| self.shared.storage.sync_dir())
+        })?;
         let segment = Segment {
             summary: Summary::empty(header),
             sealed: false,
@@ -354,7 +353,6 @@ impl Writer {
         });
         let mut state = self.shared.lock();
         state.figures.bytes_written += SEGMENT_HEADER as u64;
-        state.figures.fsyncs += 1;
         let memory = state.lane_mut(lane);
         memory.next_no += 1;
         memory.segments.push_back(segment);
@@ -365,18 +363,8 @@ impl Writer {
     fn sync(&mut self, lane: Lane) -> Result<(), Stop> {
         let shared = Arc::clone(&self.shared);
         if let Some(active) = self.active(lane).as_mut().filter(|active| active.dirty) {
-            let started = Instant::now();
-            shared.lock().syncing_since = Some(started);
-            active
-                .file
-                .sync()
-                .map_err(Stop::at("fsync of the journal"))?;
+            timed(&shared, "fsync of the journal", || active.file.sync())?;
             active.dirty = false;
-            let mut state = shared.lock();
-            state.syncing_since = None;
-            state.figures.fsyncs += 1;
-            state.figures.last_fsync_us =
-                u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         }
         let mut state = shared.lock();
         let memory = state.lane_mut(lane);
@@ -425,12 +413,10 @@ impl Writer {
             .file
             .write_at(end, &footer)
             .and_then(|()| active.file.truncate(file_len));
-        sealed
-            .and_then(|()| active.file.sync())
-            .map_err(Stop::at("sealing a segment"))?;
+        sealed.map_err(Stop::at("sealing a segment"))?;
+        timed(&self.shared, "sealing a segment", || active.file.sync())?;
         let mut state = self.shared.lock();
         state.figures.bytes_written += footer.len() as u64;
-        state.figures.fsyncs += 1;
         if let Some(segment) = state.lane_mut(lane).segments.back_mut() {
             segment.sealed = true;
             segment.file_len = file_len;
@@ -456,19 +442,32 @@ impl Writer {
             .write(&copy)
             .map_err(Stop::at("writing the ledger"))?;
         if sync {
-            self.ledger
-                .sync()
-                .map_err(Stop::at("fsync of the ledger"))?;
+            timed(&shared, "fsync of the ledger", || self.ledger.sync())?;
         }
         let mut state = shared.lock();
         state.ledger_saved_ms = state.now_ms;
         state.figures.bytes_written += written;
         if sync {
-            state.figures.fsyncs += 1;
             state.synced_cursors = cursors;
         }
         Ok(())
     }
+}
+
+/// Runs an fsync, which a slow disk may let take long: it is seen while it lasts, and counted.
+fn timed(
+    shared: &Shared,
+    doing: &'static str,
+    sync: impl FnOnce() -> io::Result<()>,
+) -> Result<(), Stop> {
+    let started = Instant::now();
+    shared.lock().syncing_since = Some(started);
+    sync().map_err(Stop::at(doing))?;
+    let mut state = shared.lock();
+    state.syncing_since = None;
+    state.figures.fsyncs += 1;
+    state.figures.last_fsync_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    Ok(())
 }
 
 /// The records of the next frame: at least one, and no more than a frame should hold.

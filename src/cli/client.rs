@@ -6,9 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
 
 use super::Reach;
@@ -182,13 +180,13 @@ impl Client {
                         path.display()
                     )
                 })?;
-                exchange(TokioIo::new(io), request).await
+                Ok(crate::http::open(io).await?.send_request(request).await?)
             }
             Place::Http { authority } => {
                 let io = tokio::net::TcpStream::connect(authority)
                     .await
                     .with_context(|| format!("no gateway answers at http://{authority}"))?;
-                exchange(TokioIo::new(io), request).await
+                Ok(crate::http::open(io).await?.send_request(request).await?)
             }
         }
     }
@@ -206,18 +204,6 @@ fn configured_socket(reach: &Reach) -> PathBuf {
         |_| PathBuf::from(DEFAULT_SOCKET),
         |loaded| loaded.value.gateway.runtime_folder().join("admin.sock"),
     )
-}
-
-async fn exchange<I>(
-    io: I,
-    request: Request<Full<Bytes>>,
-) -> anyhow::Result<hyper::Response<hyper::body::Incoming>>
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = http1::handshake(io).await?;
-    tokio::spawn(connection);
-    Ok(sender.send_request(request).await?)
 }
 
 /// Runs one conversation on a small runtime of its own.

@@ -12,8 +12,8 @@ use super::client::block_on;
 use super::{ConfigArgs, EX_CONFIG, Output, table};
 use crate::buffer::tools::{self, Progress};
 use crate::buffer::{History, Selection};
-use crate::config::Config;
 use crate::config::load::Diagnostic;
+use crate::config::{Config, change};
 use crate::prepare;
 use crate::telemetry::chain;
 
@@ -189,8 +189,12 @@ pub(super) fn config(verb: ConfigVerb) -> ExitCode {
             return ExitCode::from(EX_CONFIG);
         }
     };
-    let text = match toml::to_string(&loaded.value) {
-        Ok(text) => text,
+    let shown = toml::Value::try_from(&loaded.value).and_then(|mut value| {
+        change::redact("", &mut value);
+        Ok((toml::to_string(&value)?, value))
+    });
+    let (text, value) = match shown {
+        Ok(shown) => shown,
         Err(error) => {
             eprintln!("sparkgate: {error}");
             return ExitCode::FAILURE;
@@ -200,9 +204,8 @@ pub(super) fn config(verb: ConfigVerb) -> ExitCode {
         print!("{text}");
         return ExitCode::SUCCESS;
     }
-    let table: toml::Table = text.parse().unwrap_or_default();
     let mut rows = Vec::new();
-    leaves("", &table, &mut |key, value| {
+    change::leaves("", &value, &mut |key, value| {
         let from = loaded.sources.get(key).map_or_else(
             || "default".to_owned(),
             |(file, line)| format!("{}:{line}", file.display()),
@@ -211,20 +214,6 @@ pub(super) fn config(verb: ConfigVerb) -> ExitCode {
     });
     table::print(&["KEY", "VALUE", "SOURCE"], &rows);
     ExitCode::SUCCESS
-}
-
-fn leaves(prefix: &str, table: &toml::Table, each: &mut impl FnMut(&str, &toml::Value)) {
-    for (key, value) in table {
-        let path = if prefix.is_empty() {
-            key.clone()
-        } else {
-            format!("{prefix}.{key}")
-        };
-        match value {
-            toml::Value::Table(inner) => leaves(&path, inner, each),
-            other => each(&path, other),
-        }
-    }
 }
 
 /// Works on a journal's folder.

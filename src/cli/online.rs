@@ -89,7 +89,7 @@ pub(super) fn encode(part: &str) -> String {
     out
 }
 
-/// Why clients left, the last that came or went, and certificates that end within 30 days.
+/// Why clients left, and the last that came or went.
 fn mqtt_clients(mqtt: &Value) {
     let at = |path: &str| mqtt.pointer(path);
     if let Some(reasons) = at("/clients/disconnects").and_then(Value::as_object)
@@ -115,23 +115,41 @@ fn mqtt_clients(mqtt: &Value) {
             short_time(last.get("at"))
         );
     }
-    for certificate in at("/certificates")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-    {
-        let days = certificate.get("days_left").and_then(Value::as_i64);
-        if let Some(days) = days.filter(|days| *days < 30) {
-            let what = table::cell(certificate.get("what"));
-            println!(
-                "           {what} certificate: {}",
-                if days < 0 {
-                    "expired".to_owned()
-                } else {
-                    format!("{days} days left")
-                }
-            );
+}
+
+/// Certificates that end within 30 days or can't be read, the last reload, and what waits for a restart.
+fn attention(answer: &Value) {
+    let list = |path: &str| answer.pointer(path).and_then(Value::as_array).cloned();
+    for certificate in list("/certificates").unwrap_or_default() {
+        let name = table::cell(certificate.get("name"));
+        let ends = certificate.get("not_after").and_then(Value::as_i64);
+        let now = answer.get("time").and_then(Value::as_i64).unwrap_or(0);
+        match ends.map(|ends| (ends - now).div_euclid(86_400_000)) {
+            None => println!(
+                "certificate {name}: {}",
+                table::cell(certificate.get("error"))
+            ),
+            Some(days) if days < 0 => println!("certificate {name}: expired"),
+            Some(days) if days < 30 => println!("certificate {name}: {days} days left"),
+            Some(_) => {}
         }
+    }
+    let mistakes = answer
+        .pointer("/configured/mistakes")
+        .and_then(Value::as_u64);
+    if let Some(mistakes) = mistakes.filter(|mistakes| *mistakes > 0) {
+        println!("config     the last reload was refused: {mistakes} mistakes, see the log");
+    }
+    for change in list("/configured/restart").unwrap_or_default() {
+        let side = |key: &str| {
+            change
+                .get(key)
+                .and_then(Value::as_str)
+                .unwrap_or("nothing")
+                .to_owned()
+        };
+        let key = table::cell(change.get("key"));
+        println!("restart    {key} from {} to {}", side("from"), side("to"));
     }
 }
 
@@ -480,6 +498,7 @@ pub(super) fn status(listing: &Listing) -> anyhow::Result<()> {
             table::cell(model.get("p95_us"))
         );
     }
+    attention(&answer);
     Ok(())
 }
 

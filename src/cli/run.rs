@@ -120,7 +120,7 @@ async fn serve(prepared: Prepared, args: &ConfigArgs) -> anyhow::Result<Ended> {
 async fn reload_rules(shared: &crate::admin::Shared, rules: &crate::config::Rules) {
     match crate::packs::configured(rules) {
         Ok(packs) => {
-            let count: usize = packs.iter().map(|pack| pack.rules().count()).sum();
+            let versions = crate::admin::configured::versions(&packs);
             let done = shared
                 .core
                 .ask(move |core, now, ports| core.reload_rules(now, packs, ports))
@@ -131,7 +131,7 @@ async fn reload_rules(shared: &crate::admin::Shared, rules: &crate::config::Rule
                         shared.core.clone(),
                         shared.embedder.clone(),
                     ));
-                    tracing::info!(rules = count, "changed packs are in force");
+                    shared.configured.packs_taken(versions);
                 }
                 Err(error) => tracing::error!(%error, "reload"),
             }
@@ -157,50 +157,24 @@ async fn reload(
     if let Ok(state) = NotifyState::monotonic_usec_now() {
         let _ = sd_notify::notify(&[NotifyState::Reloading, state]);
     }
-    let rules = match prepare(file, folder) {
-        Ok(prepared) => {
-            let config = prepared.loaded.value;
-            // Users, rights and certificates; a pair that does not match keeps the old one in force.
-            if let Err(error) = shared.broker.reload(&config.mqtt) {
-                tracing::error!(%error, "the broker keeps its users, rights and certificates");
-            }
-            *shared
-                .config_hash
-                .write()
-                .unwrap_or_else(std::sync::PoisonError::into_inner) =
-                crate::prepare::config_hash(&config);
-            shared.notifier.reload(&config.notify);
-            note(shared, 0);
-            let packs = prepared.packs;
-            let host = crate::prepare::host_config(&config);
-            let limits = crate::prepare::write_limits(&config);
-            let dry_run = config.rules.dry_run;
-            let done = shared
-                .core
-                .ask(move |core, now, ports| {
-                    core.reconfigure(now, packs, host, limits, dry_run, ports)
-                })
-                .await;
-            match done {
-                Ok(()) => {
-                    tokio::spawn(crate::texts::supply(
-                        shared.core.clone(),
-                        shared.embedder.clone(),
-                    ));
-                    tracing::info!(
-                        "configuration reloaded: rules, host, writes, receivers of alarms, users, rights and certificates; listeners, buffer, models and bridge need a restart"
-                    );
-                }
-                Err(error) => tracing::error!(%error, "reload"),
-            }
-            Some(config.rules)
-        }
-        Err(errors) => {
-            note(shared, errors.len());
+    let (file, folder) = (
+        file.map(std::path::Path::to_owned),
+        folder.map(std::path::Path::to_owned),
+    );
+    // Models are run on their golden rows: not on a thread that serves sockets.
+    let read = tokio::task::spawn_blocking(move || prepare(file.as_deref(), folder.as_deref()));
+    let rules = match read.await {
+        Ok(Ok(prepared)) => Some(take(shared, prepared).await),
+        Ok(Err(errors)) => {
+            shared.configured.refused(errors.len());
             refused(
                 &errors,
                 "the configuration that was in force stays in force",
             );
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, "reload");
             None
         }
     };
@@ -208,10 +182,40 @@ async fn reload(
     rules
 }
 
-/// For the page: when, and whether it was taken.
-fn note(shared: &crate::admin::Shared, mistakes: usize) {
-    *shared
-        .reloaded
-        .write()
-        .unwrap_or_else(std::sync::PoisonError::into_inner) = crate::admin::Reloaded::now(mistakes);
+/// Puts in force what needs no restart, and only that; see `config::change`.
+async fn take(shared: &crate::admin::Shared, prepared: Prepared) -> crate::config::Rules {
+    let Prepared {
+        loaded,
+        packs,
+        token,
+        ..
+    } = prepared;
+    let (running, fresh) = (shared.configured.config(), loaded.value);
+    let mut next = crate::config::change::take(&running, &fresh);
+    let mut mistakes = 0;
+    // Users, rights and certificates; a pair that does not match keeps the old one in force.
+    if let Err(error) = shared.broker.reload(&next.mqtt) {
+        tracing::error!(%error, "the broker keeps its users, rights and certificates");
+        next.mqtt = running.mqtt;
+        mistakes += 1;
+    }
+    shared.tokens.set(token);
+    shared.notifier.reload(&next.notify);
+    crate::telemetry::set_filter(&next.log.filter);
+    let versions = crate::admin::configured::versions(&packs);
+    let live = crate::prepare::live(&next, packs);
+    let done = shared
+        .core
+        .ask(move |core, now, ports| core.reconfigure(now, live, ports))
+        .await;
+    if let Err(error) = done {
+        tracing::error!(%error, "reload");
+    }
+    tokio::spawn(crate::texts::supply(
+        shared.core.clone(),
+        shared.embedder.clone(),
+    ));
+    let rules = next.rules.clone();
+    shared.configured.taken(next, &fresh, versions, mistakes);
+    rules
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 pub use rules::Glob;
 use serde::{Deserialize, Serialize};
 
+pub mod change;
 pub mod load;
 pub mod quantity;
 

@@ -56,6 +56,7 @@ impl Stuck {
 /// Compares one look with the last.
 #[derive(Debug)]
 pub(super) struct Progress {
+    patience: Duration,
     beats: Option<u64>,
     durable: u64,
     /// When something last became durable, or nothing waited.
@@ -66,6 +67,7 @@ impl Progress {
     /// Begins at `now`.
     pub(super) fn new(now: Instant) -> Self {
         Self {
+            patience: crate::stall::patience(PATIENCE),
             beats: None,
             durable: 0,
             moved: now,
@@ -86,12 +88,12 @@ impl Progress {
         if !seen.broker {
             return Err(Stuck::Broker);
         }
-        let late = |since: Option<Duration>| since.is_some_and(|since| since > PATIENCE);
+        let late = |since: Option<Duration>| since.is_some_and(|since| since > self.patience);
         if late(seen.fsync) {
             Err(Stuck::Fsync)
         } else if late(seen.commit) {
             Err(Stuck::Store)
-        } else if now.saturating_duration_since(self.moved) > PATIENCE {
+        } else if now.saturating_duration_since(self.moved) > self.patience {
             Err(Stuck::Writer)
         } else {
             Ok(())

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -174,24 +172,10 @@ async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Result<(), Sen
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let answer = async {
-        let response = sender.send_request(request).await?;
-        Ok(response.status())
-    };
-    tokio::pin!(answer, connection);
-    let status = tokio::select! {
-        status = &mut answer => status,
-        ended = &mut connection => match ended {
-            // The answer may have come with the end of the connection.
-            Ok(()) => answer.await,
-            Err(error) => Err(error),
-        },
-    };
-    match status {
-        Ok(status) if status.is_success() => Ok(()),
-        Ok(status) => Err(SendError::Status(status)),
-        Err(error) => Err(error.into()),
+    let answer = crate::http::open(stream).await?.send_request(request).await;
+    match answer?.status() {
+        status if status.is_success() => Ok(()),
+        status => Err(SendError::Status(status)),
     }
 }
 

@@ -193,6 +193,7 @@ impl Checkpointer {
                 };
                 while let Ok((batch, meta)) = work.recv() {
                     at(Some(Instant::now()));
+                    crate::stall::at(crate::stall::Part::Store);
                     let outcome = match store.commit(&batch) {
                         Ok(()) => Ok(exports.maybe(&store, meta)),
                         Err(error) => Err((batch, error.to_string())),

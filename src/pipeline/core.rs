@@ -76,6 +76,20 @@ pub struct Core {
     audit: Option<crate::audit::Heads>,
 }
 
+/// What of a configuration can change while running.
+pub struct Live {
+    /// All rules.
+    pub packs: Vec<rules::Pack>,
+    /// The host session's settings.
+    pub host: sparkplug::host::HostConfig,
+    /// Limits of local writes.
+    pub limits: crate::actuation::Limits,
+    /// Rules send nothing.
+    pub dry_run: bool,
+    /// How long a write waits for its confirmation when nothing else is said, ms.
+    pub confirm_timeout_ms: u64,
+}
+
 /// What the configuration says to the core.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -187,19 +201,12 @@ impl Core {
 
     /// Takes what of a configuration can change while running. Keyed state is kept where a rule's identity and shape
     /// are the same.
-    pub fn reconfigure(
-        &mut self,
-        now: Now,
-        packs: Vec<rules::Pack>,
-        host: sparkplug::host::HostConfig,
-        limits: crate::actuation::Limits,
-        dry_run: bool,
-        ports: &mut dyn Ports,
-    ) {
-        self.host.reconfigure(host);
-        self.actuation.set_limits(limits);
-        self.settings.dry_run = dry_run;
-        self.reload_rules(now, packs, ports);
+    pub fn reconfigure(&mut self, now: Now, live: Live, ports: &mut dyn Ports) {
+        self.host.reconfigure(live.host);
+        self.actuation.set_limits(live.limits);
+        self.settings.dry_run = live.dry_run;
+        self.settings.confirm_timeout_ms = live.confirm_timeout_ms;
+        self.reload_rules(now, live.packs, ports);
     }
 
     /// Takes other rules, all in one step between two messages.

@@ -231,8 +231,7 @@ async fn run(
     let mut next_tick = Instant::now();
     let mut next_figures_ms = 0;
     loop {
-        #[cfg(debug_assertions)]
-        stall_for_a_test();
+        crate::stall::at(crate::stall::Part::Pipeline);
         beats.fetch_add(1, Ordering::Relaxed);
         let wake = core
             .poll_timeout()
@@ -319,17 +318,6 @@ async fn run(
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     checkpointer.last(&mut core, now, &journal);
-}
-
-/// Debug builds only: while the file that `SPARKGATE_TEST_STALL` names is there, this thread stands still, as if it were
-/// caught in a deadlock. What the watchdog makes of that is what the tests of the service look at.
-#[cfg(debug_assertions)]
-fn stall_for_a_test() {
-    static FILE: std::sync::LazyLock<Option<std::path::PathBuf>> =
-        std::sync::LazyLock::new(|| std::env::var_os("SPARKGATE_TEST_STALL").map(Into::into));
-    while FILE.as_ref().is_some_and(|file| file.exists()) {
-        std::thread::sleep(TICK);
-    }
 }
 
 /// A thread that changes versions one after another: it may wait for a running batch, the pipeline may not. It ends

@@ -61,9 +61,11 @@ fn ranks() -> BTreeMap<&'static str, u8> {
         ("clock", 1),
         ("background", 1),
         ("tls", 1),
+        ("http", 1),
         ("data_folder", 1),
         ("telemetry", 1),
         ("config", 0),
+        ("stall", 0),
     ]
     .into()
 }

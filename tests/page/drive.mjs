@@ -1,11 +1,12 @@
 // Drives the operator's page in headless Chromium against a running gateway with a token and a fleet, and fails on
-// the first thing an operator could not do. See README.md beside it.
+// the first thing an operator could not do. `run.sh` beside it starts all of that.
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { chromium } from "playwright-core";
 
-const [url, tokenFile, shots] = process.argv.slice(2);
-assert(url && tokenFile, "usage: node drive.mjs http://127.0.0.1:8780 TOKEN_FILE [FOLDER_FOR_SCREENSHOTS]");
+const [url, tokenFile, shots, reload] = process.argv.slice(2);
+assert(url && tokenFile, "usage: node drive.mjs http://127.0.0.1:8780 TOKEN_FILE [FOLDER_FOR_SCREENSHOTS] [COMMAND_THAT_RELOADS_ANOTHER_CONFIGURATION]");
 const token = readFileSync(tokenFile, "utf8").trim();
 
 const browser = await chromium.launch({
@@ -30,7 +31,7 @@ const step = async (name, work) => { await work(); console.log(`ok  ${name}`); }
 const page = await open("");
 await step("every view shows live data", async () => {
   await page.waitForSelector(".tile b");
-  for (const view of ["devices", "alarms", "rules", "commands", "buffer", "models", "overview"]) {
+  for (const view of ["devices", "alarms", "rules", "commands", "audit", "buffer", "log", "models", "overview"]) {
     await page.click(`nav a[href="#${view}"]`);
     await page.waitForFunction((v) => document.querySelector(`#view-${v} :is(.tile, tbody tr, dd, .row)`), view);
   }
@@ -76,7 +77,44 @@ await step("alarms are acknowledged and shelved", async () => {
   await page.getByRole("button", { name: /^Unshelve/ }).first().click();
   await told(page, "unshelve: .*: (?!$)");
 });
+await step("a family of alarms is shown alone, and acknowledged as one", async () => {
+  // Without a text model there are no families: the answer of one is given.
+  const alarm = (i, family, message) => ({ id: `a${i}`, rule: "overheat", version: "1", group: "plantA", node: "edge-1", device: `press-${i}`, state: "unack", priority: "high", message, timestamp: Date.now() - i * 1000, stale: false, active: true, by: null, note: null, values: {}, family, neighbours: [] });
+  const flood = [...Array.from({ length: 40 }, (_, i) => alarm(i, "f1", `press-${i} overheated: 9${i % 10} °C`)), ...Array.from({ length: 3 }, (_, i) => alarm(50 + i, "f2", "bearing noise")), alarm(60, null, "no pressure value")];
+  const acknowledged = [];
+  const other = await open("#alarms", {}, async (p) => {
+    await p.route("**/api/alarms", (route) => route.fulfill({ json: flood }));
+    await p.route("**/api/alarms/*/ack", (route) => { acknowledged.push(route.request().url().split("/").at(-2)); return route.fulfill({ json: { state: "ack" } }); });
+  });
+  await other.waitForFunction(() => document.querySelectorAll("#family-rows tr").length === 2);
+  assert.match(await other.locator("#family-rows tr").first().textContent(), /overheated.*40.*40.*40/);
+  await shot(other, "families");
+  await other.getByRole("button", { name: /^Show only: bearing noise/ }).click();
+  await other.waitForFunction(() => document.querySelectorAll("#alarm-rows tr").length === 3);
+  await other.getByRole("button", { name: /^Show all/ }).click();
+  await other.waitForFunction(() => document.querySelectorAll("#alarm-rows tr").length === 44);
+  await other.getByRole("button", { name: /^Acknowledge all: bearing noise/ }).click();
+  await other.click("#dialog-yes");
+  await told(other, "acknowledge 3 alarms: done");
+  assert.deepEqual(acknowledged, ["a50", "a51", "a52"]);
+  await other.close();
+});
+await step("the audit log names who did what, and its chain is whole", async () => {
+  await page.click('nav a[href="#audit"]');
+  await page.waitForFunction(() => /anna.*acknowledged/.test([...document.querySelectorAll("#audit-rows tr")].map((row) => row.textContent).join(" ")), null, { timeout: 20000 });
+  await page.click("#audit-check");
+  await page.waitForFunction(() => /^whole: \d/.test(document.getElementById("audit-report").textContent), null, { timeout: 20000 });
+  await shot(page, "audit");
+});
+if (reload) await step("a reload tells what it changed and what waits for a restart", async () => {
+  execFileSync("bash", ["-c", reload], { stdio: "inherit" });
+  await page.click('nav a[href="#overview"]');
+  await page.waitForFunction(() => /waits for a restart.*buffer.hot.ttl/s.test(document.getElementById("identity").textContent), null, { timeout: 30000 });
+  assert.match(await page.locator("#identity").textContent(), /last reload changed.*writes.max_per_second: 20 → 21/s);
+  await shot(page, "overview");
+});
 await step("Escape leaves everything as it was", async () => {
+  await page.click('nav a[href="#alarms"]');
   await page.getByRole("button", { name: /^Shelve/ }).first().click({ timeout: 60000 });
   await page.keyboard.press("Escape");
   assert.equal(await page.evaluate(() => document.getElementById("dialog").open), false);
@@ -90,9 +128,9 @@ await step("dark", async () => {
 });
 await step("nothing is wider than a phone", async () => {
   const phone = await open("", { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true });
-  for (const view of ["overview", "devices", "alarms", "rules", "models", "commands", "buffer"]) {
+  for (const view of ["overview", "devices", "alarms", "rules", "models", "commands", "audit", "buffer", "log"]) {
     await phone.tap(`nav a[href="#${view}"]`);
-    await phone.waitForTimeout(1000);
+    await phone.waitForFunction((v) => document.querySelector(`#view-${v} :is(.tile, tbody tr, dd, .row)`), view);
     assert.equal(await phone.evaluate(() => document.documentElement.scrollWidth), 390, view);
     await shot(phone, `phone-${view}`);
   }

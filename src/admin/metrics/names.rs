@@ -116,9 +116,14 @@ pub const NAMES: &[(&str, bool, &str)] = &[
     ),
     ("sparkgate_decision_seconds_sum", false, "Their sum"),
     (
-        "sparkgate_decision_stage_seconds",
+        "sparkgate_decision_stage_seconds_count",
+        true,
+        "Decisions measured, by stage",
+    ),
+    (
+        "sparkgate_decision_stage_seconds_sum",
         false,
-        "The same by stage (broker, resolve, rule, write), by quantile",
+        "Their sum, by stage",
     ),
     (
         "sparkgate_decision_stage_seconds_bucket",
@@ -356,6 +361,21 @@ pub const NAMES: &[(&str, bool, &str)] = &[
     (
         "sparkgate_uplink_certificate_expiry_timestamp_seconds",
         false,
-        "When a file of [bridge.tls] ends: client or authority",
+        "When a file of [bridge.tls] ends: client or authority; 0 when it can't be read",
+    ),
+    (
+        "sparkgate_config_last_reload_timestamp_seconds",
+        false,
+        "When the configuration was last read, seconds since 1970",
+    ),
+    (
+        "sparkgate_config_last_reload_successful",
+        false,
+        "1 when all of what was read last could be taken",
+    ),
+    (
+        "sparkgate_config_restart_pending_keys",
+        false,
+        "Keys whose value in the files waits for a restart",
     ),
 ];

@@ -13,7 +13,7 @@ let view = "overview";
 
 const readers = {
   overview: null, // comes by events
-  devices: refreshDevices, alarms: views.alarms, rules: views.rules, models: views.models, commands: views.commands, buffer: views.buffer, log: views.log,
+  devices: refreshDevices, alarms: views.alarms, rules: views.rules, models: views.models, commands: views.commands, audit: views.audit, buffer: views.buffer, log: views.log,
 };
 
 // ---- refreshing ----------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ async function refresh() {
 let waiting = null;
 // Many alarms in a second cost one reading.
 function soon() {
-  waiting ??= setTimeout(() => { waiting = null; if (view === "alarms" || view === "commands") refresh(); }, 500);
+  waiting ??= setTimeout(() => { waiting = null; if (["alarms", "commands", "audit"].includes(view)) refresh(); }, 500);
 }
 
 function show() {
@@ -95,6 +95,7 @@ startDevices();
 onPick(listen);
 afterwards(refresh);
 $("bundle").addEventListener("click", () => views.bundle().catch((error) => toast(`support bundle: ${error.message}`, "bad")));
+$("audit-check").addEventListener("click", () => views.checkAudit().catch((error) => toast(`audit: ${error.message}`, "bad")));
 $("log-warnings").addEventListener("change", refresh);
 window.addEventListener("hashchange", () => { show(); $("main").focus({ preventScroll: true }); window.scrollTo(0, 0); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });

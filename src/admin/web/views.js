@@ -59,7 +59,7 @@ export function overview(s) {
     ["decision by stage, p50 / p99", s.decision_us.count ? Object.entries(s.decision_us.stages).map(([stage, q]) => `${stage} ${micros(q.p50)} / ${micros(q.p99)}`).join(", ") : "none yet"],
     ["two clients, one identity", count(s.duplicate_identities), s.duplicate_identities ? "bad" : undefined],
   ]);
-  pairs($("identity"), [["gateway", s.gateway], ["version", s.version], ["configuration", `${s.config_hash.slice(0, 16)}, read ${ago(s.configured.at)}`], ...(s.configured.mistakes ? [["last reload", `refused: ${count(s.configured.mistakes)} mistakes, see the log; what ran before stays in force`, "bad"]] : []), ["running for", span(s.uptime_s)], ["its clock", new Date(now()).toISOString().slice(0, 19).replace("T", " ") + " UTC"]]);
+  pairs($("identity"), [["gateway", s.gateway], ["version", s.version], ["configuration in force", `${s.config_hash.slice(0, 16)}, files read ${ago(s.configured.at)}`], ...reloaded(s.configured), ["running for", span(s.uptime_s)], ["its clock", new Date(now()).toISOString().slice(0, 19).replace("T", " ") + " UTC"]]);
   pairs($("certificates"), s.certificates.length ? s.certificates.map(certificate) : [["none", "no TLS is configured", "soft"]]);
   $("gateway").textContent = s.gateway;
   const badge = $("alarm-badge");
@@ -68,11 +68,22 @@ export function overview(s) {
   document.title = `${s.alarms.unacknowledged ? `(${count(s.alarms.unacknowledged)}) ` : ""}${s.gateway} – sparkgate`;
 }
 
+// What the last reload changed, and what waits for a restart.
+function reloaded({ mistakes, changed, restart }) {
+  const list = (changes) => el("ul", {}, changes.slice(0, MOST_ROWS).map((c) => el("li", {}, `${c.key}: ${c.from ?? "nothing"} → ${c.to ?? "nothing"}`)));
+  const keys = (changes, what) => `${count(changes.length)} ${what}${changes.length === 1 ? "" : "s"}`;
+  const out = [];
+  if (mistakes) out.push(["last reload", `refused, ${keys({ length: mistakes }, "mistake")}: see the log; what ran before stays in force`, "bad"]);
+  if (changed.length) out.push(["last reload changed", el("details", {}, el("summary", {}, keys(changed, "change")), list(changed))]);
+  if (restart.length) out.push(["waits for a restart", el("details", { open: true }, el("summary", {}, keys(restart, "key")), list(restart)), "warn"]);
+  return out;
+}
+
 const DAY = 86400000; // ms
 
 // Warns at 30 and at 7 days, as `docs/alerts.yml` does.
 function certificate(c) {
-  if (!c.not_after) return [c.name, `${c.file} can't be read`, "bad"];
+  if (c.not_after === null) return [c.name, c.error, "bad"];
   const left = c.not_after - now();
   const day = new Date(c.not_after).toISOString().slice(0, 10);
   return [c.name, left < 0 ? `ended on ${day}` : `until ${day}, ${span(left / 1000)} left`, left < 7 * DAY ? "bad" : left < 30 * DAY ? "warn" : "good"];
@@ -81,7 +92,7 @@ function certificate(c) {
 // Everything that somebody far away needs to see what is wrong; no secrets.
 export async function bundle() {
   const out = { saved: new Date().toISOString(), browser: navigator.userAgent };
-  for (const part of ["status", "devices", "rules", "alarms", "models", "buffer", "commands", "traces", "log"]) {
+  for (const part of ["status", "devices", "rules", "alarms", "models", "buffer", "commands", "audit", "traces", "log"]) {
     out[part] = await get(`/api/${part}`).catch((error) => ({ error: error.message }));
   }
   out.metrics = await text("/metrics").catch((error) => error.message);
@@ -112,11 +123,49 @@ async function shelve(a) {
   if (given) await operate(a, "shelve", "shelve", { for_ms: Number(given.for_ms), note: given.note });
 }
 
+let family = null; // the one whose alarms are shown alone
+
+function pick(name) {
+  family = family === name ? null : name;
+  alarms().catch((error) => toast(error.message, "bad"));
+}
+
+// A family is one cause seen by many devices: it is acknowledged as one.
+async function acknowledgeAll(members) {
+  const open = members.filter(isOpen);
+  const given = await ask("Acknowledge a family", `${count(open.length)} alarms such as: ${open[0].message} (${nameOf(open[0])})`, `Acknowledge ${count(open.length)}`, [noteField]);
+  if (!given) return;
+  await act(`acknowledge ${count(open.length)} alarms`, async () => {
+    for (const a of open) await post(`/api/alarms/${encodeURIComponent(a.id)}/ack`, { note: given.note });
+    return {};
+  });
+}
+
+// Alarms with one family, the largest first; a family of one says nothing.
+function families(list) {
+  const found = new Map();
+  for (const a of list) if (a.family) found.has(a.family) ? found.get(a.family).push(a) : found.set(a.family, [a]);
+  const many = [...found].filter(([, members]) => members.length > 1).sort(([, a], [, b]) => b.length - a.length).slice(0, MOST_ROWS);
+  if (!many.some(([name]) => name === family)) family = null;
+  $("families").hidden = !many.length;
+  rows($("family-rows"), many.map(([name, members]) => {
+    const [first, open] = [members[0], members.filter(isOpen).length];
+    return el("tr", { key: name, "aria-selected": family === name ? "true" : null },
+      el("td", {}, el("button", { class: "link", "aria-pressed": String(family === name), onclick: () => pick(name) }, first.message)),
+      cell(count(members.length), "n"), cell(count(open), open ? "n bad" : "n"), cell(count(new Set(members.map(nameOf)).size), "n"),
+      el("td", {}, el("span", { class: "acts" }, el("button", { "aria-label": `${family === name ? "Show all alarms" : `Show only: ${first.message}`}`, onclick: () => pick(name) }, family === name ? "Show all" : "Show only these"),
+        open ? el("button", { "aria-label": `Acknowledge all: ${first.message}`, onclick: () => acknowledgeAll(members) }, "Acknowledge all…") : "")));
+  }), 5, "");
+  $("h-alarm-list").textContent = family === null ? "All alarms" : "Alarms of this family";
+  return family === null ? list : found.get(family);
+}
+
 export async function alarms() {
-  const list = await get("/api/alarms");
+  const all = await get("/api/alarms");
+  const list = families(all);
   list.sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || PRIORITY.indexOf(a.priority) - PRIORITY.indexOf(b.priority) || b.timestamp - a.timestamp);
-  const open = list.filter(isOpen).length;
-  patch($("alarm-count"), list.length ? `${count(list.length)} in all, ${count(open)} to acknowledge${list.length > MOST_ROWS ? `; the first ${MOST_ROWS} are shown` : ""}` : "");
+  const open = all.filter(isOpen).length;
+  patch($("alarm-count"), all.length ? `${count(all.length)} in all, ${count(open)} to acknowledge${list.length > MOST_ROWS ? `; the first ${MOST_ROWS} are shown` : ""}` : "");
   const button = (label, a, work) => el("button", { onclick: work, "aria-label": `${label}: ${a.message}, ${nameOf(a)}` }, label);
   rows($("alarm-rows"), list.slice(0, MOST_ROWS).map((a) => el("tr", { key: a.id },
     cell((WORDS[a.state] ?? a.state) + (a.stale ? ", source stale" : ""), a.state === "unack" || a.state === "latched-unack" ? "bad" : isOpen(a) ? "warn" : "soft"),
@@ -180,6 +229,28 @@ export async function commands() {
   const list = [...writes].reverse().slice(0, MOST_ROWS);
   rows($("command-rows"), list.map(([key, c]) => el("tr", { key }, cell(c.status, OUTCOME[c.status] ?? "bad"), cell(nameOf(c.target)), cell(c.metric),
     cell(`${c.previous === undefined ? "" : `${JSON.stringify(c.previous)} → `}${JSON.stringify(c.value)}`), cell(c.by), cell(c.status === "sent" ? "–" : micros(c.latency_us), "n"), cell(ago(c.timestamp), "soft"), cell(c.reason ?? ""))), 8, "Nothing was written yet.");
+}
+
+const VERBS = { ack: "acknowledged", "out-of-service": "taken out of service", "in-service": "put into service", enable_rule: "rule enabled", disable_rule: "rule disabled" };
+
+export async function audit() {
+  const list = (await get(`/api/audit?limit=${MOST_ROWS}`)).reverse();
+  rows($("audit-rows"), list.map(({ seq, what, body = {} }) => {
+    const verb = body.event ?? body.verb;
+    const done = body.status ? `write ${body.status}` : VERBS[verb] ?? verb ?? what;
+    const of = [body.target ? nameOf(body.target) : body.group ? nameOf(body) : "", body.metric ?? body.rule ?? body.model ?? ""].filter(Boolean).join(" ");
+    const change = body.value === undefined ? "" : `${body.previous === undefined ? "" : `${JSON.stringify(body.previous)} → `}${JSON.stringify(body.value)}`;
+    return el("tr", { key: String(seq) }, cell(count(seq), "n"), cell(ago(body.timestamp), "soft"), cell(body.by ?? ""), cell(done, OUTCOME[body.status] ?? (body.status ? "bad" : undefined)), cell(of), cell(change), cell(body.reason ?? body.note ?? body.message ?? ""));
+  }), 7, "Nothing was written or done yet.");
+}
+
+// Reads the whole log on the gateway, which may take seconds.
+export async function checkAudit() {
+  $("audit-report").className = "soft";
+  $("audit-report").textContent = "reading…";
+  const report = await get("/api/audit/verify");
+  $("audit-report").className = report.whole ? "good" : "bad";
+  $("audit-report").textContent = report.whole ? `whole: ${count(report.entries)} entries` : `not whole: ${report.found.join("; ")}`;
 }
 
 export async function buffer() {

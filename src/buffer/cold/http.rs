@@ -11,7 +11,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Body, Frame, SizeHint};
-use hyper_util::rt::TokioIo;
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
@@ -147,21 +146,20 @@ impl HttpService for Service {
                 .await
                 .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?
                 .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?;
-            exchange(TokioIo::new(stream), request).await
+            exchange(stream, request).await
         } else {
-            exchange(TokioIo::new(stream), request).await
+            exchange(stream, request).await
         }
     }
 }
 
 async fn exchange<T>(io: T, request: hyper::Request<Paced>) -> Result<HttpResponse, HttpError>
 where
-    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io)
+    let mut sender = crate::http::open(io)
         .await
         .map_err(|error| failed(HttpErrorKind::Connect)(Box::new(error)))?;
-    tokio::spawn(connection);
     // An upload takes as long as it takes, while it moves.
     let sent = Arc::clone(&request.body().sent);
     let answered = {

@@ -16,6 +16,8 @@ pub struct Gateway {
     folder: tempfile::TempDir,
     config: String,
     env: Vec<(String, String)>,
+    /// Program and arguments that start the gateway in their own place, such as `unshare`.
+    wrapper: Vec<String>,
     child: Option<Child>,
     log: Arc<Mutex<Vec<String>>>,
     pub mqtt: SocketAddr,
@@ -41,6 +43,7 @@ pub struct Builder {
     bridge: Option<String>,
     ready: bool,
     env: Vec<(String, String)>,
+    wrapper: Vec<String>,
     data: Option<PathBuf>,
 }
 
@@ -60,6 +63,12 @@ impl Builder {
     /// Sets an environment variable of the process.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts it by another program, which must become the gateway (exec).
+    pub fn wrapper(mut self, program: &[&str]) -> Self {
+        self.wrapper = program.iter().map(|&part| part.to_owned()).collect();
         self
     }
 
@@ -106,6 +115,7 @@ impl Builder {
             folder,
             config,
             env: self.env,
+            wrapper: self.wrapper,
             child: None,
             log: Arc::default(),
             mqtt,
@@ -128,6 +138,7 @@ impl Gateway {
             bridge: None,
             ready: true,
             env: Vec::new(),
+            wrapper: Vec::new(),
             data: None,
         }
     }
@@ -142,7 +153,17 @@ impl Gateway {
 
     fn spawn(&mut self) {
         std::fs::write(self.config_file(), &self.config).expect("configuration");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sparkgate"))
+        let mut words = self.wrapper.iter().map(String::as_str);
+        let binary = env!("CARGO_BIN_EXE_sparkgate");
+        let mut command = match words.next() {
+            Some(program) => {
+                let mut command = Command::new(program);
+                command.args(words).arg(binary);
+                command
+            }
+            None => Command::new(binary),
+        };
+        let mut child = command
             .args(["run", "-c"])
             .arg(self.config_file())
             .env_remove("NOTIFY_SOCKET")
@@ -199,9 +220,14 @@ impl Gateway {
 
     /// Kills it, or what is left of it, and starts it again.
     pub fn restart(&mut self) {
+        self.restart_unready();
+        self.wait_ready();
+    }
+
+    /// As [`Gateway::restart`], for a gateway that can't be asked over TCP.
+    pub fn restart_unready(&mut self) {
         self.kill();
         self.spawn();
-        self.wait_ready();
     }
 
     pub fn log(&self) -> String {

@@ -49,6 +49,36 @@ fn must(what: &str, remedy: &str, command: &mut Command) {
     }
 }
 
+/// The library that gives a program another clock (Debian's `libfaketime`), for `LD_PRELOAD`.
+pub fn faketime() -> PathBuf {
+    let find = || {
+        let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
+        folders
+            .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"))
+            .find(|file| file.exists())
+    };
+    if let Some(found) = find() {
+        return found;
+    }
+    for arguments in [
+        &["update", "-qq"][..],
+        &[
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            "faketime",
+        ],
+    ] {
+        must(
+            "apt-get",
+            "apt-get install faketime",
+            Command::new("apt-get").args(arguments),
+        );
+    }
+    find().expect("faketime is installed")
+}
+
 /// A Python with pysparkplug, mqtt-spb-wrapper and aiosmtpd.
 pub fn python() -> PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
