@@ -64,6 +64,8 @@ pub fn faketime() -> PathBuf {
         &["update", "-qq"][..],
         &[
             "install",
+            "-o",
+            "DPkg::Lock::Timeout=300",
             "-y",
             "-qq",
             "--no-install-recommends",
