@@ -41,7 +41,7 @@ TAIL
   mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
   ln -sf /etc/systemd/system/look.service "$root/etc/systemd/system/multi-user.target.wants/look.service"
   # shellcheck disable=SC2086 # several arguments
-  timeout 300 systemd-nspawn --quiet --register=no --keep-unit --machine="sparkgate-try-$$" --private-network --directory="$root" --boot \
+  timeout "${TRY_SECONDS:-300}" systemd-nspawn --quiet --register=no --keep-unit --machine="sparkgate-try-$$" --private-network --directory="$root" --boot \
     ${NSPAWN_ARGS:-} </dev/null >"$root/boot.log" 2>&1 || true
   cat "$root/report" || tail -n 20 "$root/boot.log"
   [ -e "$root/result" ] || { echo "the container did not come to an end"; return 1; }

@@ -86,7 +86,7 @@ fn fact(label: &'static str, value: String, warn: bool) -> Text<'static> {
 
 fn overview(frame: &mut Frame<'_>, area: Rect, top: &Top) {
     let [facts, fill, curve] = Layout::vertical([
-        Constraint::Min(10),
+        Constraint::Min(11),
         Constraint::Length(3),
         Constraint::Length(5),
     ])
@@ -119,6 +119,10 @@ fn overview(frame: &mut Frame<'_>, area: Rect, top: &Top) {
         .iter()
         .map(|k| top.number(&format!("/commands/{k}")))
         .sum();
+    // Half a narrow terminal has room for two of them.
+    let stages = crate::cli::online::stages(|path| top.at(path));
+    let stages: Vec<&str> = stages.split("  ").collect();
+    let mut stages = stages.chunks(2).map(|pair| pair.join("  "));
     frame.render_widget(
         Paragraph::new(vec![
             fact("nodes", of("/host/nodes_online", "/host/nodes"), missing),
@@ -156,11 +160,8 @@ fn overview(frame: &mut Frame<'_>, area: Rect, top: &Top) {
                 ),
                 false,
             ),
-            fact(
-                "p50/p99 µs",
-                crate::cli::online::stages(|path| top.at(path)),
-                false,
-            ),
+            fact("p50/p99 µs", stages.next().unwrap_or_default(), false),
+            fact("", stages.next().unwrap_or_default(), false),
             fact(
                 "writes",
                 format!(
