@@ -76,6 +76,8 @@ pub struct HostSession {
     /// Bytes that wait and metrics, over all nodes.
     parked_total: usize,
     metrics_total: usize,
+    /// At most so many metrics lie in lists that were given back.
+    spared: usize,
     /// Wall time minus engine time, from the latest input that had both.
     wall_offset: i64,
 }
@@ -109,6 +111,7 @@ impl HostSession {
             dirty: Vec::new(),
             parked_total: 0,
             metrics_total: 0,
+            spared: 0,
             wall_offset: 0,
         }
     }

@@ -527,3 +527,37 @@ fn a_list_that_was_given_back_leaves_no_trace() {
         }
     }
 }
+
+/// However many devices there are, what they keep for their next message is bounded.
+#[test]
+fn lists_that_were_given_back_are_bounded_together() {
+    let mut bench = Bench::new();
+    let metrics: Vec<Metric> = (0..250u64)
+        .map(|at| double(&format!("m{at}"), 1.0).at(EPOCH).aliased(at + 1))
+        .collect();
+    let mut most = 0;
+    for node in 0..1_200 {
+        for (seq, verb) in [(0, "NBIRTH"), (1, "NDATA")] {
+            let form = if seq == 0 { Form::Full } else { Form::Data };
+            let payload = encode(Some(EPOCH), Some(seq), &metrics, form);
+            let message = Message {
+                topic: &format!("spBv1.0/g/{verb}/n{node}"),
+                payload: &payload,
+                received_ms: EPOCH,
+                client: None,
+                server: ServerId(0),
+                retained: false,
+                will: false,
+                tag: 1,
+            };
+            bench.session.handle_message(0, &message);
+        }
+        for event in bench.events() {
+            bench.session.recycle(event);
+        }
+        most = most.max(bench.session.spares());
+        assert!(most <= 2 * super::super::recycle::TOGETHER);
+    }
+    assert!(most > 200_000, "{most} metrics were kept, at most");
+    assert!(bench.session.spares() < most, "and let go");
+}
