@@ -16,6 +16,7 @@ pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod data_folder;
+pub mod digest;
 pub mod host;
 pub mod http;
 pub mod notify;

@@ -310,7 +310,7 @@ pub async fn buffer(State(shared): State<Arc<Shared>>) -> Json<Value> {
         .map(|lane| {
             let state =
                 serde_json::to_value(shared.journal.lane_state(*lane)).unwrap_or(Value::Null);
-            (format!("{lane:?}").to_lowercase(), state)
+            (lane.as_str().to_owned(), state)
         })
         .collect();
     let stat = shared.journal.stat();

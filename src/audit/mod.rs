@@ -30,6 +30,8 @@ mod verify;
 
 use serde_json::Value as Json;
 
+use crate::digest::sha256;
+
 pub use follow::{Follower, Heads, Sender, catch_up, entry_of};
 pub use log::{Log, OpenError};
 pub use verify::{Problem, Report, verify};
@@ -91,16 +93,8 @@ fn line(seq: u64, prev: &str, entry: &Entry) -> (String, String) {
         "{{\"seq\":{seq},\"prev\":\"{prev}\",\"record\":{},\"at\":{},\"what\":\"{}\",\"body\":{}",
         entry.record, entry.at_ms, entry.what, entry.body
     );
-    let hash = hash(open.as_bytes());
+    let hash = sha256(open.as_bytes());
     (format!("{open},\"hash\":\"{hash}\"}}"), hash)
-}
-
-fn hash(bytes: &[u8]) -> String {
-    use sha2::Digest;
-    sha2::Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
 }
 
 /// An entry as it lies in a file.
@@ -130,7 +124,7 @@ fn parse(line: &[u8]) -> Result<Stored, BadLine> {
         .rposition(|window| window == MARK)
         .and_then(|at| line.get(..at))
         .ok_or(BadLine::Unreadable)?;
-    if hash(open) == stored.hash {
+    if sha256(open) == stored.hash {
         Ok(stored)
     } else {
         Err(BadLine::Altered(stored.seq))

@@ -25,15 +25,9 @@ const TRAILER_MAGIC: &[u8; 8] = b"SPARKGT1";
 /// Random 128 bits that tell one journal from another.
 pub(crate) type Epoch = [u8; 16];
 
-/// Lower-case hex of an epoch, as in message ids.
+/// An epoch as in message ids.
 pub(crate) fn epoch_hex(epoch: &Epoch) -> String {
-    use std::fmt::Write;
-    epoch
-        .iter()
-        .fold(String::with_capacity(32), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    crate::digest::hex(epoch)
 }
 
 /// Little-endian fields one after the other.

@@ -17,9 +17,9 @@ use std::io;
 use std::sync::Arc;
 
 use crate::buffer::cold::Archive;
+use crate::buffer::gaps::announce;
 use crate::buffer::ledger::Lost;
 use crate::buffer::record::{LANES, Lane, RecordId};
-use crate::buffer::recovery::announce;
 use crate::buffer::segment::Segment;
 use crate::buffer::shared::State;
 use crate::buffer::storage::StorageFile;

@@ -45,6 +45,23 @@ pub enum Lane {
     Alarms = 1,
 }
 
+impl Lane {
+    /// The word in file names, object keys and figures.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Alarms => "alarms",
+        }
+    }
+
+    /// Inverse of [`as_str`](Self::as_str).
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        LANES.into_iter().find(|lane| lane.as_str() == name)
+    }
+}
+
 /// Both lanes.
 pub const LANES: [Lane; 2] = [Lane::Data, Lane::Alarms];
 
@@ -82,6 +99,14 @@ impl Class {
             | Self::Status
             | Self::Raw => Lane::Data,
         }
+    }
+
+    /// Inverse of [`as_str`](Self::as_str).
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        (1..=u8::MAX)
+            .map_while(Self::from_u8)
+            .find(|class| class.as_str() == name)
     }
 
     /// Inverse of `as u8`.

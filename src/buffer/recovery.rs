@@ -15,9 +15,9 @@ use std::sync::Arc;
 use crate::buffer::Config;
 use crate::buffer::cold::index::{Entry, Index};
 use crate::buffer::frame::{Epoch, encode_footer, epoch_hex};
+use crate::buffer::gaps::book_hole;
 use crate::buffer::ledger::{LEDGER, Ledger, LedgerFile, Lost};
 use crate::buffer::policy::{RESERVE, is_full};
-use crate::buffer::read::{book_hole, gap_body};
 use crate::buffer::record::{LANES, Lane, RecordId};
 use crate::buffer::segment::{Hole, LoadError, Loaded, load, parse_name};
 use crate::buffer::shared::{LaneMemory, State};
@@ -481,13 +481,6 @@ fn hold_reserve(
         Err(error) if is_full(&error) => Ok(false),
         Err(error) => Err(io_error("make the reserve")(error)),
     }
-}
-
-/// A lost alarm is told in the data lane, where class `gap` belongs, at the place where it was noticed.
-pub(crate) fn announce(state: &mut State, lost: &Lost) {
-    let mut record = gap_body(lost);
-    record.engine_ms = state.now_ms;
-    state.admit(record);
 }
 
 /// 128 bits that no other journal has. The standard hasher is seeded by the system's randomness.

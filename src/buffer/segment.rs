@@ -97,22 +97,13 @@ impl Segment {
 
 /// `data-00000000000000000001.seg`
 pub(crate) fn segment_name(lane: Lane, no: u64) -> String {
-    let lane = match lane {
-        Lane::Data => "data",
-        Lane::Alarms => "alarms",
-    };
-    format!("{lane}-{no:020}.seg")
+    format!("{}-{no:020}.seg", lane.as_str())
 }
 
 /// Inverse of [`segment_name`].
 pub(crate) fn parse_name(name: &str) -> Option<(Lane, u64)> {
     let (lane, no) = name.strip_suffix(".seg")?.split_once('-')?;
-    let lane = match lane {
-        "data" => Lane::Data,
-        "alarms" => Lane::Alarms,
-        _ => return None,
-    };
-    Some((lane, no.parse().ok()?))
+    Some((Lane::from_name(lane)?, no.parse().ok()?))
 }
 
 /// What reading a segment file from the disk gave.

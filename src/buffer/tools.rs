@@ -11,10 +11,11 @@ use serde::Serialize;
 
 use crate::buffer::Config;
 use crate::buffer::frame::{Epoch, epoch_hex};
+use crate::buffer::gaps::book_hole;
 use crate::buffer::history::History;
 use crate::buffer::journal::Journal;
 use crate::buffer::ledger::{Counts, LEDGER, Ledger, read_slots};
-use crate::buffer::read::{ReadError, book_hole};
+use crate::buffer::read::ReadError;
 use crate::buffer::record::{LANES, Lane, Record};
 use crate::buffer::recovery::{Gap, OpenError, Recovery};
 use crate::buffer::segment::{LoadError, Loaded, load, parse_name};

@@ -63,6 +63,7 @@ fn ranks() -> BTreeMap<&'static str, u8> {
         ("tls", 1),
         ("http", 1),
         ("data_folder", 1),
+        ("digest", 1),
         ("telemetry", 1),
         ("config", 0),
         ("stall", 0),
