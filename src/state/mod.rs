@@ -9,17 +9,22 @@
 //! ```text
 //! <folder>/lock            held while the store is open
 //! <folder>/ballast         room for opening on a full disk
-//! <folder>/sled/           the database
+//! <folder>/sled/           the database, or redb/ in builds with cargo feature `redb`
 //! <folder>/snapshot-N      the two newest exports, each with a checksum
 //! <folder>/aside-N/        databases that could not be used, the newest only
 //! ```
 //!
-//! Backends: [`SledStore`] and, for tests, [`MemoryStore`]; one suite of tests holds for all.
+//! [`Backend`]s: sled, and redb behind a cargo feature; a store that lies in the other one is taken over when it is
+//! opened. For tests there is [`MemoryStore`]; one suite of tests holds for all.
 
+mod backend;
 mod memory;
 mod opening;
+#[cfg(feature = "redb")]
+mod redb;
 mod sled;
 pub mod snapshot;
+mod store;
 mod value;
 
 #[cfg(test)]
@@ -28,9 +33,10 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
+pub use backend::Backend;
 pub use memory::MemoryStore;
 pub use opening::{OpenError, Opened, Options, Source, open};
-pub use sled::SledStore;
+pub use store::Store;
 
 /// Longest key in bytes.
 pub const MAX_KEY: usize = 1024;
@@ -111,7 +117,10 @@ pub enum StateError {
     },
     /// The database failed.
     #[error("state database")]
-    Database(#[source] ::sled::Error),
+    Database(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The state lies in a database that this build cannot read.
+    #[error("the state lies in a {0} database, which this build cannot read")]
+    Unsupported(String),
     /// The database panicked; it is not used any more.
     #[error("the state database panicked: {0}")]
     Panicked(String),

@@ -1,10 +1,11 @@
 //! Opening the store, whatever lies there.
 //!
 //! 1. `lock` is taken: two processes never share a store.
-//! 2. Half-made files go: `snap.*.generating` of sled, `snapshot-*.tmp` of ours.
-//! 3. sled is opened and read through where a panic is caught. On a full disk the ballast is given up first.
-//! 4. When that fails, sled's folder is set aside and a new one is filled from the newest intact snapshot,
-//!    or stays empty.
+//! 2. Half-made files go: `snap.*.generating` of sled, `snapshot-*.tmp` and `*.making` of ours.
+//! 3. A database of another backend is copied to a folder `*.making`, which then takes its name.
+//! 4. The database is opened and read through where a panic is caught. On a full disk the ballast is given up first.
+//! 5. When that fails, its folder is set aside and a new one is filled from the newest intact snapshot, or stays
+//!    empty.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -13,19 +14,22 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::state::sled::SledStore;
 use crate::state::snapshot::{self, Snapshot, SnapshotError};
-use crate::state::{Batch, Pairs, StateError, StateStore};
+use crate::state::{Backend, Batch, Pairs, StateError, StateStore, Store};
 
 /// How long a start waits for a process that is about to end.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// sled lets go of its lock some time after it is dropped: when its threads have come to an end.
+/// A database lets go of its lock some time after it is dropped: sled when its threads have come to an end.
 const RELEASE_WAIT: Duration = Duration::from_secs(60);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
+/// Extension of a folder that is not whole yet.
+const MAKING: &str = "making";
 
 /// How the store is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
+    /// Which database.
+    pub backend: Backend,
     /// Page cache in bytes.
     pub cache_bytes: u64,
     /// Room that is kept for opening on a full disk, in bytes.
@@ -35,6 +39,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            backend: Backend::default(),
             cache_bytes: 16 << 20,
             ballast_bytes: 4 << 20,
         }
@@ -48,6 +53,11 @@ pub enum Source {
     New,
     /// The database as it was left.
     Database,
+    /// The database of another backend, copied; the old one is set aside.
+    Converted {
+        /// The other backend.
+        from: Backend,
+    },
     /// The database could not be used.
     Rebuilt {
         /// What was wrong with it.
@@ -89,7 +99,7 @@ pub enum OpenError {
 /// An open store with its folder and its lock.
 #[derive(Debug)]
 pub struct Opened {
-    store: SledStore,
+    store: Store,
     dir: PathBuf,
     options: Options,
     /// Where the state came from.
@@ -123,16 +133,16 @@ fn io_error<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Op
 pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
     std::fs::create_dir_all(dir).map_err(io_error("make", dir))?;
     let lock = take_lock(&dir.join("lock"))?;
-    let base = dir.join("sled");
-    remove_half_made(dir, |name| {
-        name.starts_with("snapshot-") && name.ends_with(".tmp")
-    })?;
+    let base = dir.join(options.backend.folder());
+    remove_half_made(dir)?;
     let exists = base.exists();
+    let other = other_database(dir, options.backend);
+    let mut there: Vec<&Path> = other.iter().map(|(_, folder)| folder.as_path()).collect();
     if exists {
-        remove_half_made(&base, |name| {
-            name.starts_with("snap.") && name.ends_with(".generating")
-        })?;
-        wait_for_release(&base.join("db"), RELEASE_WAIT)?;
+        there.push(&base);
+    }
+    for folder in there {
+        wait_for_release(&folder.join(Backend::FILE), RELEASE_WAIT)?;
     }
     let opened = |store, source| {
         let opened = Opened {
@@ -145,26 +155,34 @@ pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
         opened.restore_ballast();
         opened
     };
-    let reason = match try_open(dir, &base, exists, &options) {
-        Ok(store) => {
-            return Ok(opened(
-                store,
-                if exists {
-                    Source::Database
-                } else {
-                    Source::New
-                },
-            ));
+    let (reason, unusable) = match (exists, other) {
+        (false, Some((from, folder))) => match open_other(dir, &folder, from, &options) {
+            Ok((from, old)) => {
+                let store = convert(dir, &old, &options)?;
+                drop(old);
+                set_aside(dir, &folder)?;
+                tracing::info!(from = from.folder(), "state database converted");
+                return Ok(opened(store, Source::Converted { from }));
+            }
+            Err(error) => (error, folder),
+        },
+        (_, other) => {
+            // Left behind by a conversion that was cut off after the copy took its name.
+            if let Some((_, folder)) = other {
+                set_aside(dir, &folder)?;
+            }
+            match try_open(dir, &base, exists, &options) {
+                Ok(store) if exists => return Ok(opened(store, Source::Database)),
+                Ok(store) => return Ok(opened(store, Source::New)),
+                Err(error) if !exists => return Err(OpenError::Make(error)),
+                Err(error) => (error, base.clone()),
+            }
         }
-        Err(error) => error,
     };
-    if !exists {
-        return Err(OpenError::Make(reason));
-    }
     let reason = crate::telemetry::chain(&reason);
-    let aside = set_aside(dir, &base)?;
+    let aside = set_aside(dir, &unusable)?;
     tracing::error!(reason, aside = %aside.display(), "state database set aside");
-    let store = SledStore::create(&base, &options).map_err(OpenError::Make)?;
+    let store = Store::create(&base, &options).map_err(OpenError::Make)?;
     let snapshot = snapshot::intact(dir)?.pop();
     if let Some(snapshot) = &snapshot {
         snapshot::load(snapshot, &store)?;
@@ -177,6 +195,49 @@ pub fn open(dir: &Path, options: Options) -> Result<Opened, OpenError> {
             snapshot,
         },
     ))
+}
+
+/// A database of another backend that lies in `dir`; its backend where this build has it.
+fn other_database(dir: &Path, backend: Backend) -> Option<(Option<Backend>, PathBuf)> {
+    let mut others = Backend::FOLDERS
+        .into_iter()
+        .filter(|folder| *folder != backend.folder());
+    others.find_map(|folder| {
+        let path = dir.join(folder);
+        path.exists().then(|| (Backend::of_folder(folder), path))
+    })
+}
+
+fn open_other(
+    dir: &Path,
+    folder: &Path,
+    from: Option<Backend>,
+    options: &Options,
+) -> Result<(Backend, Store), StateError> {
+    let from = from.ok_or_else(|| {
+        let name = folder.file_name().unwrap_or_default();
+        StateError::Unsupported(name.to_string_lossy().into_owned())
+    })?;
+    let theirs = Options {
+        backend: from,
+        ..options.clone()
+    };
+    Ok((from, try_open(dir, folder, true, &theirs)?))
+}
+
+/// Copies `old`. The copy gets its name when it is whole and synced.
+fn convert(dir: &Path, old: &Store, options: &Options) -> Result<Store, OpenError> {
+    let base = dir.join(options.backend.folder());
+    let making = base.with_extension(MAKING);
+    let new = Store::create(&making, options).map_err(OpenError::Make)?;
+    new.copy(old).map_err(OpenError::Make)?;
+    drop(new);
+    wait_for_release(&making.join(Backend::FILE), RELEASE_WAIT)?;
+    std::fs::rename(&making, &base).map_err(io_error("name", &making))?;
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(io_error("sync", dir))?;
+    try_open(dir, &base, true, options).map_err(OpenError::Make)
 }
 
 fn take_lock(path: &Path) -> Result<Lock, OpenError> {
@@ -209,44 +270,59 @@ fn lock(file: File, path: &Path, wait: Duration) -> Result<Lock, OpenError> {
 }
 
 /// Waits until a database that was dropped a moment ago is free. One that somebody holds is not damaged, and is not
-/// set aside as what sled can't open.
+/// set aside as what can't be opened.
 fn wait_for_release(path: &Path, wait: Duration) -> Result<(), OpenError> {
     let Ok(file) = File::open(path) else {
         return Ok(());
     };
     match lock(file, path, wait) {
         Err(error @ OpenError::InUse { .. }) => Err(error),
-        // What can't be locked is tried all the same: sled says itself what is wrong.
+        // What can't be locked is tried all the same: the database says itself what is wrong.
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-fn remove_half_made(dir: &Path, half_made: impl Fn(&str) -> bool) -> Result<(), OpenError> {
+/// What a process left that was ended in the middle of writing.
+fn remove_half_made(dir: &Path) -> Result<(), OpenError> {
+    let ours = |name: &str| {
+        (name.starts_with("snapshot-") && name.ends_with(".tmp"))
+            || name
+                .strip_suffix(MAKING)
+                .is_some_and(|name| name.ends_with('.'))
+    };
+    remove_named(dir, ours)?;
+    let sled = dir.join(Backend::Sled.folder());
+    if sled.exists() {
+        remove_named(&sled, |name| {
+            name.starts_with("snap.") && name.ends_with(".generating")
+        })?;
+    }
+    Ok(())
+}
+
+fn remove_named(dir: &Path, half_made: impl Fn(&str) -> bool) -> Result<(), OpenError> {
     for entry in std::fs::read_dir(dir).map_err(io_error("list", dir))? {
         let path = entry.map_err(io_error("list", dir))?.path();
-        if path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(&half_made)
-        {
-            std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(&half_made) {
+            let removed = if path.is_dir() {
+                std::fs::remove_dir_all(&path)
+            } else {
+                std::fs::remove_file(&path)
+            };
+            removed.map_err(io_error("remove", &path))?;
         }
     }
     Ok(())
 }
 
 /// Opens and reads everything. When that fails for want of room, once more without the ballast.
-fn try_open(
-    dir: &Path,
-    base: &Path,
-    exists: bool,
-    options: &Options,
-) -> Result<SledStore, StateError> {
+fn try_open(dir: &Path, base: &Path, exists: bool, options: &Options) -> Result<Store, StateError> {
     let attempt = || {
         if !exists && !base.exists() {
-            return SledStore::create(base, options);
+            return Store::create(base, options);
         }
-        let store = SledStore::open(base, options)?;
+        let store = Store::open(base, options)?;
         store.scan_all()?;
         Ok(store)
     };
@@ -259,7 +335,7 @@ fn try_open(
     }
 }
 
-/// Moves sled's folder away. Of earlier ones only the newest is kept: they take room and explain little.
+/// Moves a database's folder away. Of earlier ones only the newest is kept: they take room and explain little.
 fn set_aside(dir: &Path, base: &Path) -> Result<PathBuf, OpenError> {
     let mut number = 0u64;
     for entry in std::fs::read_dir(dir).map_err(io_error("list", dir))? {

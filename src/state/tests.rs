@@ -6,14 +6,25 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use crate::state::{
-    Batch, MAX_KEY, MemoryStore, OpenError, Options, Source, StateError, StateStore, open, snapshot,
+    Backend, Batch, MAX_KEY, MemoryStore, OpenError, Options, Source, StateError, StateStore, open,
+    snapshot,
 };
 
 fn options() -> Options {
+    of(Backend::default())
+}
+
+fn of(backend: Backend) -> Options {
     Options {
+        backend,
         cache_bytes: 1 << 20,
         ballast_bytes: 64 << 10,
     }
+}
+
+/// The database's file of `backend` under `dir`.
+fn file_of(backend: Backend, dir: &Path) -> std::path::PathBuf {
+    dir.join(backend.folder()).join(Backend::FILE)
 }
 
 fn batch(puts: &[(&str, &[u8])], deletes: &[&str]) -> Batch {
@@ -116,19 +127,21 @@ fn memory_store_passes_the_suite() {
 }
 
 #[test]
-fn sled_store_passes_the_suite() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let store = open(dir.path(), options()).expect("opens");
-    assert_eq!(store.source, Source::New);
-    suite(&store);
-    drop(store);
-    let store = open(dir.path(), options()).expect("opens again at once");
-    assert_eq!(store.source, Source::Database);
-    assert_eq!(all(&store, b"").len(), 2);
+fn every_backend_passes_the_suite() {
+    for backend in Backend::ALL.iter().copied() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = open(dir.path(), of(backend)).expect("opens");
+        assert_eq!(store.source, Source::New);
+        suite(&store);
+        drop(store);
+        let store = open(dir.path(), of(backend)).expect("opens again at once");
+        assert_eq!(store.source, Source::Database);
+        assert_eq!(all(&store, b"").len(), 2);
+    }
 }
 
-fn filled(dir: &Path, n: u32) {
-    let store = open(dir, options()).expect("opens");
+fn filled(dir: &Path, backend: Backend, n: u32) {
+    let store = open(dir, of(backend)).expect("opens");
     for n in 0..n {
         let key = format!("key {n:04}");
         store
@@ -145,17 +158,20 @@ fn filled(dir: &Path, n: u32) {
 
 #[test]
 fn committed_state_survives_without_a_clean_end() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let store = open(dir.path(), options()).expect("opens");
-    store
-        .commit(&batch(&[("a", b"1"), ("long", &long(100_000))], &[]))
-        .expect("writes");
-    // What kill -9 leaves: the files as they are, while the process still has them open.
-    let copy = tempfile::tempdir().expect("a folder");
-    copy_dir(&dir.path().join("sled"), &copy.path().join("sled"));
-    let again = open(copy.path(), options()).expect("opens");
-    assert_eq!(again.source, Source::Database);
-    assert_eq!(again.get(b"long").expect("reads"), Some(long(100_000)));
+    for backend in Backend::ALL.iter().copied() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = open(dir.path(), of(backend)).expect("opens");
+        store
+            .commit(&batch(&[("a", b"1"), ("long", &long(100_000))], &[]))
+            .expect("writes");
+        // What kill -9 leaves: the files as they are, while the process still has them open.
+        let copy = tempfile::tempdir().expect("a folder");
+        let folder = backend.folder();
+        copy_dir(&dir.path().join(folder), &copy.path().join(folder));
+        let again = open(copy.path(), of(backend)).expect("opens");
+        assert_eq!(again.source, Source::Database);
+        assert_eq!(again.get(b"long").expect("reads"), Some(long(100_000)));
+    }
 }
 
 fn copy_dir(from: &Path, to: &Path) {
@@ -173,123 +189,140 @@ fn copy_dir(from: &Path, to: &Path) {
 
 #[test]
 fn damaged_database_is_set_aside_and_rebuilt_from_the_newest_snapshot() {
-    let dir = tempfile::tempdir().expect("a folder");
-    filled(dir.path(), 50);
-    let store = open(dir.path(), options()).expect("opens");
-    let kept = store.snapshot(49).expect("writes");
-    assert_eq!(kept, 0, "one snapshot alone frees nothing");
-    store
-        .commit(&batch(&[("after", b"the snapshot")], &[]))
-        .expect("writes");
-    let expect = all(&store, b"key");
-    drop(store);
-    let db = dir.path().join("sled/db");
-    let len = std::fs::metadata(&db).expect("a file").len();
-    std::fs::write(&db, vec![0x5a; len as usize]).expect("writes");
-    let store = open(dir.path(), options()).expect("always opens");
-    let Source::Rebuilt {
-        aside,
-        snapshot: Some(snapshot),
-        ..
-    } = &store.source
-    else {
-        panic!("{:?}", store.source)
-    };
-    assert_eq!(snapshot.mark, 49);
-    assert!(aside.join("db").exists());
-    assert_eq!(all(&store, b"key"), expect);
-    assert_eq!(
-        store.get(b"after").expect("reads"),
-        None,
-        "the journal brings that back"
-    );
-}
-
-#[test]
-fn database_damaged_anywhere_opens_or_is_rebuilt() {
-    let dir = tempfile::tempdir().expect("a folder");
-    filled(dir.path(), 40);
-    open(dir.path(), options())
-        .expect("opens")
-        .snapshot(1)
-        .expect("writes");
-    let len = std::fs::metadata(dir.path().join("sled/db"))
-        .expect("a file")
-        .len() as usize;
-    for at in (0..len.min(400_000)).step_by(len.min(400_000) / 12) {
-        let copy = tempfile::tempdir().expect("a folder");
-        copy_dir(dir.path(), copy.path());
-        let db = copy.path().join("sled/db");
-        let mut bytes = std::fs::read(&db).expect("reads");
-        bytes[at..(at + 64).min(len)].fill(0xa5);
-        std::fs::write(&db, bytes).expect("writes");
-        let store = open(copy.path(), options()).expect("always opens");
-        for pair in store.scan_prefix(b"key") {
-            let (key, value) = pair.expect("what opens is intact");
-            let n: usize = String::from_utf8_lossy(&key[4..])
-                .parse()
-                .expect("a number");
-            assert_eq!(value, long(n * 100));
-        }
-        store
-            .commit(&batch(&[("goes", b"on")], &[]))
-            .expect("writes");
-    }
-}
-
-#[test]
-fn empty_or_missing_files_of_the_database() {
-    for (name, empty) in [("db", true), ("db", false), ("conf", true), ("conf", false)] {
+    for backend in Backend::ALL.iter().copied() {
         let dir = tempfile::tempdir().expect("a folder");
-        filled(dir.path(), 5);
-        open(dir.path(), options())
-            .expect("opens")
-            .snapshot(4)
-            .expect("writes");
-        let path = dir.path().join("sled").join(name);
-        if empty {
-            std::fs::write(&path, b"").expect("writes")
-        } else {
-            std::fs::remove_file(&path).expect("removes")
-        }
-        let store = open(dir.path(), options()).expect("always opens");
+        filled(dir.path(), backend, 50);
+        let store = open(dir.path(), of(backend)).expect("opens");
+        let kept = store.snapshot(49).expect("writes");
+        assert_eq!(kept, 0, "one snapshot alone frees nothing");
         store
-            .commit(&batch(&[("goes", b"on")], &[]))
+            .commit(&batch(&[("after", b"the snapshot")], &[]))
             .expect("writes");
-        let left = all(&store, b"key").len();
-        let lost_all = left == 0 && store.source == Source::Database;
-        assert!(
-            left == 5 && !lost_all,
-            "{name} empty={empty}: {left} keys, {:?}",
-            store.source
+        let expect = all(&store, b"key");
+        drop(store);
+        let db = file_of(backend, dir.path());
+        let len = std::fs::metadata(&db).expect("a file").len();
+        std::fs::write(&db, vec![0x5a; len as usize]).expect("writes");
+        let store = open(dir.path(), of(backend)).expect("always opens");
+        let Source::Rebuilt {
+            aside,
+            snapshot: Some(snapshot),
+            ..
+        } = &store.source
+        else {
+            panic!("{backend:?}: {:?}", store.source)
+        };
+        assert_eq!(snapshot.mark, 49);
+        assert!(aside.join(Backend::FILE).exists());
+        assert_eq!(all(&store, b"key"), expect);
+        assert_eq!(
+            store.get(b"after").expect("reads"),
+            None,
+            "the journal brings that back"
         );
     }
 }
 
 #[test]
-fn database_without_its_file_is_not_taken_for_a_new_one() {
-    let dir = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(dir.path().join("sled")).expect("a folder");
-    let store = open(dir.path(), options()).expect("opens");
-    assert!(
-        matches!(store.source, Source::Rebuilt { snapshot: None, .. }),
-        "{:?}",
-        store.source
-    );
-    store
-        .commit(&batch(&[("goes", b"on")], &[]))
-        .expect("writes");
-    drop(store);
-    assert_eq!(
-        open(dir.path(), options()).expect("opens").source,
-        Source::Database
-    );
+fn database_damaged_anywhere_opens_or_is_rebuilt() {
+    for backend in Backend::ALL.iter().copied() {
+        let dir = tempfile::tempdir().expect("a folder");
+        filled(dir.path(), backend, 40);
+        open(dir.path(), of(backend))
+            .expect("opens")
+            .snapshot(1)
+            .expect("writes");
+        let db = file_of(backend, dir.path());
+        let len = std::fs::metadata(db).expect("a file").len() as usize;
+        for at in (0..len.min(400_000)).step_by(len.min(400_000) / 12) {
+            let copy = tempfile::tempdir().expect("a folder");
+            copy_dir(dir.path(), copy.path());
+            let db = file_of(backend, copy.path());
+            let mut bytes = std::fs::read(&db).expect("reads");
+            bytes[at..(at + 64).min(len)].fill(0xa5);
+            std::fs::write(&db, bytes).expect("writes");
+            let store = open(copy.path(), of(backend)).expect("always opens");
+            for pair in store.scan_prefix(b"key") {
+                let (key, value) = pair.expect("what opens is intact");
+                let n: usize = String::from_utf8_lossy(&key[4..])
+                    .parse()
+                    .expect("a number");
+                assert_eq!(value, long(n * 100));
+            }
+            store
+                .commit(&batch(&[("goes", b"on")], &[]))
+                .expect("writes");
+        }
+    }
+}
+
+/// Files of each backend's folder.
+fn files_of(backend: Backend) -> &'static [&'static str] {
+    match backend {
+        Backend::Sled => &["db", "conf"],
+        #[cfg(feature = "redb")]
+        Backend::Redb => &["db"],
+    }
 }
 
 #[test]
-fn half_made_snapshots_go() {
+fn empty_or_missing_files_of_the_database() {
+    for backend in Backend::ALL.iter().copied() {
+        let files = files_of(backend).iter();
+        for (name, empty) in files.flat_map(|name| [(name, true), (name, false)]) {
+            let dir = tempfile::tempdir().expect("a folder");
+            filled(dir.path(), backend, 5);
+            open(dir.path(), of(backend))
+                .expect("opens")
+                .snapshot(4)
+                .expect("writes");
+            let path = dir.path().join(backend.folder()).join(name);
+            if empty {
+                std::fs::write(&path, b"").expect("writes")
+            } else {
+                std::fs::remove_file(&path).expect("removes")
+            }
+            let store = open(dir.path(), of(backend)).expect("always opens");
+            store
+                .commit(&batch(&[("goes", b"on")], &[]))
+                .expect("writes");
+            let left = all(&store, b"key").len();
+            let lost_all = left == 0 && store.source == Source::Database;
+            assert!(
+                left == 5 && !lost_all,
+                "{backend:?} {name} empty={empty}: {left} keys, {:?}",
+                store.source
+            );
+        }
+    }
+}
+
+#[test]
+fn database_without_its_file_is_not_taken_for_a_new_one() {
+    for backend in Backend::ALL.iter().copied() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(dir.path().join(backend.folder())).expect("a folder");
+        let store = open(dir.path(), of(backend)).expect("opens");
+        assert!(
+            matches!(store.source, Source::Rebuilt { snapshot: None, .. }),
+            "{:?}",
+            store.source
+        );
+        store
+            .commit(&batch(&[("goes", b"on")], &[]))
+            .expect("writes");
+        drop(store);
+        assert_eq!(
+            open(dir.path(), of(backend)).expect("opens").source,
+            Source::Database
+        );
+    }
+}
+
+#[test]
+fn half_made_files_go() {
     let dir = tempfile::tempdir().expect("a folder");
-    filled(dir.path(), 5);
+    filled(dir.path(), Backend::Sled, 5);
     let half = [
         dir.path().join("sled/snap.00000000000000FF.generating"),
         dir.path().join("snapshot-7.tmp"),
@@ -297,9 +330,53 @@ fn half_made_snapshots_go() {
     for path in &half {
         std::fs::write(path, b"half").expect("writes");
     }
-    let store = open(dir.path(), options()).expect("opens");
+    let making = dir.path().join("sled.making");
+    std::fs::create_dir(&making).expect("a folder");
+    let store = open(dir.path(), of(Backend::Sled)).expect("opens");
     assert_eq!(store.source, Source::Database);
-    assert!(half.iter().all(|path| !path.exists()));
+    assert!(half.iter().all(|path| !path.exists()) && !making.exists());
+}
+
+#[cfg(feature = "redb")]
+#[test]
+fn state_goes_over_to_another_backend_and_back() {
+    let dir = tempfile::tempdir().expect("a folder");
+    filled(dir.path(), Backend::Sled, 30);
+    let expect = all(&open(dir.path(), of(Backend::Sled)).expect("opens"), b"");
+    for (from, to) in [
+        (Backend::Sled, Backend::Redb),
+        (Backend::Redb, Backend::Sled),
+    ] {
+        let store = open(dir.path(), of(to)).expect("opens");
+        assert_eq!(store.source, Source::Converted { from });
+        assert_eq!(all(&store, b""), expect);
+        assert!(!dir.path().join(from.folder()).exists());
+    }
+    // A copy that was cut off before the old folder was set aside: the old one is not believed later.
+    let stale = dir.path().join(Backend::Redb.folder());
+    copy_dir(&dir.path().join("aside-2"), &stale);
+    let store = open(dir.path(), of(Backend::Sled)).expect("opens");
+    assert_eq!(store.source, Source::Database);
+    assert!(!stale.exists());
+}
+
+#[cfg(not(feature = "redb"))]
+#[test]
+fn state_that_this_build_cannot_read_is_rebuilt_from_the_snapshot() {
+    let dir = tempfile::tempdir().expect("a folder");
+    filled(dir.path(), Backend::Sled, 5);
+    let store = open(dir.path(), options()).expect("opens");
+    store.snapshot(4).expect("writes");
+    let expect = all(&store, b"");
+    drop(store);
+    std::fs::rename(dir.path().join("sled"), dir.path().join("redb")).expect("renames");
+    let store = open(dir.path(), options()).expect("always opens");
+    assert!(
+        matches!(&store.source, Source::Rebuilt { reason, .. } if reason.contains("redb")),
+        "{:?}",
+        store.source
+    );
+    assert_eq!(all(&store, b""), expect);
 }
 
 #[test]
@@ -332,7 +409,7 @@ fn ballast_is_there() {
 #[test]
 fn two_snapshots_are_kept_and_the_older_one_says_what_the_journal_must_keep() {
     let dir = tempfile::tempdir().expect("a folder");
-    filled(dir.path(), 3);
+    filled(dir.path(), Backend::default(), 3);
     let store = open(dir.path(), options()).expect("opens");
     assert_eq!(store.snapshot(10).expect("writes"), 0);
     assert_eq!(store.snapshot(20).expect("writes"), 10);
@@ -403,7 +480,8 @@ proptest! {
         6 => (0u8..12, prop_oneof![0usize..200, 50_000usize..140_000]).prop_map(|(key, len)| Action::Put(key, len)),
         2 => (0u8..12).prop_map(Action::Delete),
         1 => Just(Action::Reopen),
-    ], 1..6), 1..12)) {
+    ], 1..6), 1..12), which in 0..Backend::ALL.len()) {
+        let options = || of(Backend::ALL[which]);
         let dir = tempfile::tempdir().expect("a folder");
         let mut store = open(dir.path(), options()).expect("opens");
         let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
