@@ -223,11 +223,20 @@ pub fn preference(config: &Config) -> BackendPreference {
         .unwrap_or_else(|_| BackendPreference::builtin())
 }
 
+/// Whether files can be made in `folder`. A full disk is a state that heals, and no reason to refuse a start.
 fn usable_folder(folder: &Path) -> std::io::Result<()> {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     std::fs::create_dir_all(folder)?;
     let probe = folder.join(".write-probe");
-    std::fs::write(&probe, b"sparkgate")?;
-    std::fs::remove_file(&probe)
+    let written = std::fs::write(&probe, b"sparkgate");
+    match written {
+        Err(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => {
+            // It may be there without a byte in it.
+            let _ = std::fs::remove_file(&probe);
+            Ok(())
+        }
+        written => written.and_then(|()| std::fs::remove_file(&probe)),
+    }
 }
 
 /// Secrets of the service manager; for a tool, those of the running service. Where there are none, nothing changes.

@@ -184,7 +184,7 @@ pub async fn status_json(shared: &Shared) -> Result<Value, ApiError> {
         },
         "mqtt": {
             "engine": broker.engine, "connections": broker.connections, "sessions": broker.sessions,
-            "retained": broker.retained, "publishes": broker.publishes,
+            "retained": broker.retained, "unsaved_bytes": broker.unsaved_bytes, "publishes": broker.publishes,
             "dropped": broker.dropped.into_iter().collect::<BTreeMap<_, _>>(),
             "refused": broker.refused.into_iter().collect::<BTreeMap<_, _>>(),
             "clients": broker.clients.map(|clients| clients_json(clients, now_ms)),

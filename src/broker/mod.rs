@@ -308,6 +308,8 @@ pub struct BrokerStats {
     pub sessions: u64,
     /// Retained messages now.
     pub retained: u64,
+    /// Bytes of retained messages and sessions that are not on the disk yet.
+    pub unsaved_bytes: u64,
     /// Publishes accepted from clients.
     pub publishes: u64,
     /// Messages dropped, by stable snake_case reason.

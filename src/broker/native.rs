@@ -308,6 +308,7 @@ impl Handle for NativeBroker {
             connections,
             sessions,
             retained,
+            unsaved_bytes: self.shell.unsaved(),
             publishes,
             dropped,
             refused,

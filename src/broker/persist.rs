@@ -5,12 +5,14 @@
 //! session has come ([`Record::Queued`], [`Record::Progress`]); for connected sessions that is done once a second, in
 //! slices, so that a message which is acknowledged at once is never written. A power cut takes at most what happened since the last sync, which
 //! begins as soon as something waits. When the log is much larger than what it describes, or when the disk does not
-//! keep up, the whole state is written anew beside it and put in its place. A failed sync is not tried again.
+//! keep up, the whole state is written anew beside it and put in its place; so it is when a full disk has room again.
+//! A failed sync is not tried again.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -22,10 +24,16 @@ use crate::data_folder::replace;
 const WAITING: usize = 32 << 20;
 /// Bytes that the log may hold beyond twice the size it had when it was last written anew.
 const SLACK: u64 = 16 << 20;
+/// Name of the file.
+const FILE: &str = "state.log";
+/// How often a full disk is tried again.
+const FULL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
+    /// Bytes that are being written and synced.
+    writing: usize,
     overrun: bool,
     stop: bool,
 }
@@ -51,10 +59,29 @@ impl Outbox {
         self.ready.notify_one();
     }
 
+    /// Bytes that are not on the disk yet.
+    pub(crate) fn unsaved(&self) -> u64 {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = if state.overrun {
+            WAITING
+        } else {
+            state.waiting.len()
+        };
+        (waiting + state.writing) as u64
+    }
+
+    /// What was taken last is on the disk.
+    fn saved(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.writing = 0;
+    }
+
     /// Everything that waits is in what is written anew from now on.
     fn forget(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state.waiting, state.overrun) = (Vec::new(), false);
+        // Until that is done.
+        state.writing = state.writing.max(1);
     }
 
     /// Has the writer write what waits and end.
@@ -66,6 +93,17 @@ impl Outbox {
         self.ready.notify_one();
     }
 
+    /// Lets go of what waits, since all of it is to be written anew, and waits before that is tried again.
+    fn rest(&self) -> (Vec<u8>, bool, bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (state.waiting, state.overrun) = (Vec::new(), true);
+        let (state, _) = self
+            .ready
+            .wait_timeout_while(state, FULL, |state| !state.stop)
+            .unwrap_or_else(PoisonError::into_inner);
+        (Vec::new(), true, state.stop)
+    }
+
     /// Waits for something to write: bytes, whether the state has to be written anew, whether to end.
     fn take(&self) -> (Vec<u8>, bool, bool) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,6 +112,8 @@ impl Outbox {
             .ready
             .wait_while(state, idle)
             .unwrap_or_else(PoisonError::into_inner);
+        // The whole state stands for more than waits.
+        state.writing = state.waiting.len().max(usize::from(state.overrun));
         (
             std::mem::take(&mut state.waiting),
             state.overrun,
@@ -86,7 +126,7 @@ impl Outbox {
 pub(crate) fn load(dir: &Path) -> io::Result<Vec<Record>> {
     fs::create_dir_all(dir)?;
     let mut bytes = Vec::new();
-    match File::open(dir.join("state.log")) {
+    match File::open(dir.join(FILE)) {
         Ok(mut file) => file.read_to_end(&mut bytes)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),
@@ -110,33 +150,82 @@ pub(crate) fn run(shell: &Arc<Shell>, outbox: &Outbox, dir: &Path) {
     }
 }
 
-fn write(shell: &Arc<Shell>, outbox: &Outbox, dir: &Path) -> io::Result<()> {
-    let whole = || {
-        let content = shell.with(|router| {
-            outbox.forget();
-            router.snapshot()
-        });
-        Ok::<_, io::Error>(content.map_err(io::Error::other)?.encode())
-    };
-    let log = dir.join("state.log");
-    let content = whole()?;
-    let mut file = replace(&log, &content)?;
-    let mut base = content.len() as u64;
-    let mut size = base;
-    drop(content);
-    loop {
-        let (bytes, overrun, stop) = outbox.take();
+/// The state file that is being added to.
+struct Log {
+    file: File,
+    /// Its size when it was last written anew.
+    base: u64,
+    size: u64,
+}
+
+impl Log {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !bytes.is_empty() {
-            file.write_all(&bytes)?;
-            file.sync_data()?;
-            size += bytes.len() as u64;
+            self.file.write_all(bytes)?;
+            self.file.sync_data()?;
+            self.size += bytes.len() as u64;
         }
-        if overrun || size > base * 2 + SLACK {
-            let content = whole()?;
-            file = replace(&log, &content)?;
-            base = content.len() as u64;
-            size = base;
+        Ok(())
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Writes the whole state; `None`: there is no room for it now, and what is on the disk stays.
+fn anew(shell: &Shell, outbox: &Outbox, dir: &Path) -> io::Result<Option<Log>> {
+    let content = shell.with(|router| {
+        outbox.forget();
+        router.snapshot()
+    });
+    let content = content.map_err(io::Error::other)?.encode();
+    match replace(&dir.join(FILE), &content) {
+        Ok(file) => Ok(Some(Log {
+            file,
+            base: content.len() as u64,
+            size: content.len() as u64,
+        })),
+        Err(error) if is_full(&error) => {
+            // The half of a file is of no use and may be what filled the disk.
+            let _ = fs::remove_file(dir.join("state.log.new"));
+            Ok(None)
         }
+        Err(error) => Err(error),
+    }
+}
+
+fn write(shell: &Arc<Shell>, outbox: &Outbox, dir: &Path) -> io::Result<()> {
+    let mut log = anew(shell, outbox, dir)?;
+    let mut full = false;
+    loop {
+        if full != log.is_none() {
+            full = log.is_none();
+            tracing::warn!(
+                full,
+                "room for retained messages and sessions on the disk changed"
+            );
+        }
+        let (bytes, overrun, stop) = match &log {
+            Some(_) => {
+                outbox.saved();
+                outbox.take()
+            }
+            None => outbox.rest(),
+        };
+        log = match log.take() {
+            Some(mut open) if !overrun => match open.append(&bytes) {
+                Ok(()) if open.size <= open.base * 2 + SLACK => Some(open),
+                Ok(()) => anew(shell, outbox, dir)?,
+                // What was to be added may be there in part: all of it is written anew.
+                Err(error) if is_full(&error) => None,
+                Err(error) => return Err(error),
+            },
+            _ => anew(shell, outbox, dir)?,
+        };
         if stop {
             return Ok(());
         }

@@ -93,6 +93,11 @@ impl Shell {
         })
     }
 
+    /// Bytes of retained messages and sessions that are not on the disk yet.
+    pub(crate) fn unsaved(&self) -> u64 {
+        self.outbox.as_ref().map_or(0, |outbox| outbox.unsaved())
+    }
+
     /// Works on the router, then passes on what came out of it.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Router) -> R) -> Result<R, Failure> {
         // Tokens must not be dropped under the lock: they come back to the router.
