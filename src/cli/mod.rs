@@ -11,6 +11,7 @@ mod backup;
 pub mod client;
 #[cfg(feature = "demo")]
 pub mod demo;
+mod export;
 mod generate;
 mod models;
 mod offline;

@@ -1,6 +1,6 @@
 //! Verbs that need no running gateway: validate, config, buffer, passwd, doctor.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::client::block_on;
+use super::export::{Format, export};
 use super::{ConfigArgs, EX_CONFIG, Output, table};
 use crate::buffer::tools::{self, Progress};
 use crate::buffer::{History, Selection};
@@ -35,10 +36,13 @@ pub(super) enum BufferVerb {
     Stat(Place),
     /// Check every frame's checksum; exits 1 where something is damaged
     Verify(Place),
-    /// Records as JSON lines, oldest first
+    /// Records, oldest first, of all tiers, on standard output
     Export {
         #[command(flatten)]
         place: Place,
+        /// What is written
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
         /// From this time, ms since 1970 UTC
         #[arg(long, default_value_t = 0)]
         from: u64,
@@ -221,7 +225,12 @@ pub(super) fn buffer(verb: BufferVerb) -> ExitCode {
     let done = match verb {
         BufferVerb::Stat(place) => stat(&place),
         BufferVerb::Verify(place) => verify(&place),
-        BufferVerb::Export { place, from, to } => export(&place, from, to),
+        BufferVerb::Export {
+            place,
+            format,
+            from,
+            to,
+        } => export(&place, format, Selection::between(from, to)),
         BufferVerb::Repair(place) => repair(&place),
     };
     match done {
@@ -321,41 +330,6 @@ fn verify(place: &Place) -> anyhow::Result<bool> {
         );
     }
     Ok(report.intact)
-}
-
-fn export(place: &Place, from: u64, to: u64) -> anyhow::Result<bool> {
-    let mut encoder =
-        crate::pipeline::encode::Encoder::new("export", crate::pipeline::encode::Encoding::Json);
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let history = place.history(Selection::between(from, to))?;
-    let count = tools::export(history, &mut progress("export"), &mut |record| {
-        let body: Value = encoder
-            .prepare(record, None, usize::MAX)
-            .ok()
-            .and_then(|prepared| {
-                prepared
-                    .bodies
-                    .first()
-                    .and_then(|body| serde_json::from_slice(body).ok())
-            })
-            .unwrap_or_else(|| {
-                use base64::Engine;
-                Value::String(base64::engine::general_purpose::STANDARD.encode(&record.body))
-            });
-        let line = json!({
-            "record": record.id,
-            "class": record.class.as_str(),
-            "group": record.key.group.as_deref(),
-            "node": record.key.node.as_deref(),
-            "device": record.key.device.as_deref(),
-            "received_at": record.received_ms,
-            "body": body,
-        });
-        writeln!(out, "{line}")
-    })?;
-    out.flush()?;
-    eprintln!("{count} records");
-    Ok(true)
 }
 
 fn repair(place: &Place) -> anyhow::Result<bool> {
