@@ -318,6 +318,13 @@ impl Storage for CrashStorage {
         gone.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        let mut disk = lock(&self.disk);
+        let content = disk.live.remove(name).ok_or(io::ErrorKind::NotFound)?;
+        disk.live.insert(to.to_owned(), content);
+        Ok(())
+    }
+
     fn quarantine(&self, name: &str) -> io::Result<String> {
         let mut disk = lock(&self.disk);
         let content = disk.live.remove(name).ok_or(io::ErrorKind::NotFound)?;

@@ -79,6 +79,11 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// As the system says.
     fn remove(&self, name: &str) -> io::Result<()>;
+    /// Gives `name` the name `to`, in the place of a file that has it. Open handles go on.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn rename(&self, name: &str, to: &str) -> io::Result<()>;
     /// Moves `name` into the folder `quarantine/` and says what it is called there.
     ///
     /// # Errors
@@ -276,6 +281,10 @@ impl Storage for DiskStorage {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         std::fs::remove_file(self.dir.join(name))
+    }
+
+    fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.dir.join(name), self.dir.join(to))
     }
 
     fn quarantine(&self, name: &str) -> io::Result<String> {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::config::Config;
 use super::index::Entry;
-use super::store::{Put, Store, StoreError, parts, sha256};
+use super::store::{Put, Store, StoreError, parts};
 use super::table;
 use crate::buffer::codec;
 use crate::buffer::frame::SEGMENT_HEADER;
@@ -16,6 +16,7 @@ use crate::buffer::journal::Journal;
 use crate::buffer::segment::Segment;
 use crate::buffer::storage::Storage;
 use crate::buffer::walk::{Step, Walk};
+use crate::digest::sha256;
 
 /// How often it looks for work.
 const LOOK: Duration = Duration::from_millis(250);
@@ -77,7 +78,11 @@ impl Archiver {
     }
 
     /// Everything that can be done now.
-    fn round(&self, listed: &mut bool, pruned: &mut Option<Instant>) -> Result<(), StoreError> {
+    pub(super) fn round(
+        &self,
+        listed: &mut bool,
+        pruned: &mut Option<Instant>,
+    ) -> Result<(), StoreError> {
         if !*listed {
             // The index was lost, or this is a new one: what is stored already is known again.
             // Those of another journal stay where they are: numbers and ids mean other records there.

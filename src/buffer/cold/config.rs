@@ -39,6 +39,9 @@ pub struct Config {
     /// it, the credentials of the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_file: Option<PathBuf>,
+    /// Where the instance's credentials are asked for, where it is not Amazon's own address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_endpoint: Option<String>,
     /// PEM file of the authorities to trust instead of the system's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,

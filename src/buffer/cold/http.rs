@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Body, Frame, SizeHint};
 use object_store::ClientOptions;
@@ -184,6 +185,8 @@ where
         };
         Some((frame, (body, sender)))
     });
+    // Who reads an answer without a body may ask twice whether it has ended.
+    let frames = frames.fuse();
     let body = HttpResponseBody::new(SyncBody(Mutex::new(Box::pin(StreamBody::new(frames)))));
     Ok(HttpResponse::from_parts(parts, body))
 }

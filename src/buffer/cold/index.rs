@@ -1,7 +1,8 @@
 //! What lies in the cold tier: one entry a segment, the text of its manifest.
 //!
 //! The file `cold` in the journal's folder has one JSON line an entry, appended and synced after the manifest is
-//! stored; a removed object has a line of its own. It is a copy of the manifests: without it they are listed anew.
+//! stored; a removed object has a line of its own. When most lines are about removed objects, the file is written anew
+//! as `cold.new` and takes the old one's place. It is a copy of the manifests: without it they are listed anew.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,12 +11,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::buffer::frame::{Header, Summary, epoch_hex};
-use crate::buffer::record::{LANES, Lane, RecordId};
+use crate::buffer::record::{Lane, RecordId};
 use crate::buffer::segment::Segment;
 use crate::buffer::storage::{Storage, StorageFile};
 
 /// Name of the file.
 pub(crate) const INDEX: &str = "cold";
+/// The file that takes its place, until it is whole.
+const NEW: &str = "cold.new";
+/// Lines about removed objects that are always put up with.
+const STALE: usize = 1000;
 
 /// One archived segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,16 +67,9 @@ pub struct Entry {
     pub object: String,
 }
 
-pub(crate) fn lane_name(lane: Lane) -> &'static str {
-    match lane {
-        Lane::Data => "data",
-        Lane::Alarms => "alarms",
-    }
-}
-
 impl Entry {
     pub(crate) fn lane(&self) -> Option<Lane> {
-        LANES.into_iter().find(|lane| lane_name(*lane) == self.lane)
+        Lane::from_name(&self.lane)
     }
 
     /// Key of a segment's object: the same whenever and by whomever it is made.
@@ -79,7 +77,7 @@ impl Entry {
         format!(
             "{gateway}/{}/{}/{:020}-{:020}.parquet",
             epoch_hex(&summary.header.epoch),
-            lane_name(summary.header.lane),
+            summary.header.lane.as_str(),
             summary.first_id,
             summary.last_id
         )
@@ -100,7 +98,7 @@ impl Entry {
         let header = summary.header;
         Self {
             version: 1,
-            lane: lane_name(header.lane).to_owned(),
+            lane: header.lane.as_str().to_owned(),
             segment: header.no,
             epoch: epoch_hex(&header.epoch),
             first_id: summary.first_id,
@@ -166,18 +164,34 @@ enum Line {
     Entry(Box<Entry>),
 }
 
+impl Line {
+    fn encode(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec(self)?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+}
+
 /// Entries by lane and number, about 300 bytes each in memory.
 #[derive(Default)]
 pub(crate) struct Index {
     entries: BTreeMap<(Lane, u64), Arc<Entry>>,
     bytes: u64,
-    file: Option<(Arc<dyn StorageFile>, u64)>,
+    file: Option<IndexFile>,
+}
+
+struct IndexFile {
+    file: Arc<dyn StorageFile>,
+    /// Where the next line goes.
+    end: u64,
+    lines: usize,
 }
 
 impl Index {
     /// Reads the file; a line that can't be read is left out, a torn one at the end is written over.
     pub(crate) fn load(storage: &dyn Storage) -> io::Result<Self> {
         let mut index = Self::default();
+        let mut lines = 0;
         let file = match storage.open(INDEX) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(index),
@@ -202,13 +216,18 @@ impl Index {
             .unwrap_or_default()
             .split(|byte| *byte == b'\n')
         {
+            lines += 1;
             match serde_json::from_slice(line) {
                 Ok(Line::Entry(entry)) => index.insert(*entry),
                 Ok(Line::Gone { gone }) => index.forget(&gone),
                 Err(_) => {}
             }
         }
-        index.file = Some((file, whole as u64));
+        index.file = Some(IndexFile {
+            file,
+            end: whole as u64,
+            lines,
+        });
         Ok(index)
     }
 
@@ -230,18 +249,51 @@ impl Index {
     }
 
     fn append(&mut self, storage: &dyn Storage, line: &Line) -> io::Result<()> {
-        if self.file.is_none() {
-            self.file = Some((storage.create(INDEX, 0)?, 0));
-            storage.sync_dir()?;
-        }
-        let Some((file, end)) = &mut self.file else {
-            return Ok(());
+        let index = match &mut self.file {
+            Some(index) => index,
+            None => {
+                let file = storage.create(INDEX, 0)?;
+                storage.sync_dir()?;
+                self.file.insert(IndexFile {
+                    file,
+                    end: 0,
+                    lines: 0,
+                })
+            }
         };
-        let mut bytes = serde_json::to_vec(line)?;
-        bytes.push(b'\n');
-        file.write_at(*end, &bytes)?;
+        let bytes = line.encode()?;
+        index.file.write_at(index.end, &bytes)?;
+        index.file.sync()?;
+        index.end += bytes.len() as u64;
+        index.lines += 1;
+        Ok(())
+    }
+
+    /// Writes the file anew when most of its lines are of no use any more.
+    fn compact(&mut self, storage: &dyn Storage) -> io::Result<()> {
+        let lines = self.file.as_ref().map_or(0, |index| index.lines);
+        if lines <= 2 * self.entries.len() + STALE {
+            return Ok(());
+        }
+        if let Err(error) = storage.remove(NEW)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut bytes = Vec::new();
+        for entry in self.entries.values() {
+            bytes.extend_from_slice(&Line::Entry(Box::new(Entry::clone(entry))).encode()?);
+        }
+        let file = storage.create(NEW, 0)?;
+        file.write_at(0, &bytes)?;
         file.sync()?;
-        *end += bytes.len() as u64;
+        storage.rename(NEW, INDEX)?;
+        storage.sync_dir()?;
+        self.file = Some(IndexFile {
+            file,
+            end: bytes.len() as u64,
+            lines: self.entries.len(),
+        });
         Ok(())
     }
 
@@ -257,6 +309,10 @@ impl Index {
         let gone = object.to_owned();
         self.append(storage, &Line::Gone { gone })?;
         self.forget(object);
+        // What can't be written anew now can be the next time: the file that is there is whole.
+        if let Err(error) = self.compact(storage) {
+            tracing::warn!(%error, "the index of the cold tier cannot be written anew");
+        }
         Ok(())
     }
 

@@ -15,12 +15,12 @@ use object_store::{
     BackoffConfig, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, RetryConfig,
 };
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, Runtime};
 
 use super::config::{Config, Place};
 use super::index::Entry;
 use super::{Fetch, Parts, http, table};
+use crate::digest::sha256;
 
 /// Why the store can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +127,9 @@ fn s3(config: &Config, bucket: &str) -> Result<Arc<dyn ObjectStore>, StoreError>
             .with_allow_http(endpoint.starts_with("http://"))
             .with_endpoint(endpoint);
     }
+    if let Some(endpoint) = &config.metadata_endpoint {
+        builder = builder.with_metadata_endpoint(endpoint);
+    }
     if let Some(path) = &config.credentials_file {
         let bad = file_error("no aws_access_key_id and aws_secret_access_key in", path);
         let text = std::fs::read_to_string(path).map_err(&bad)?;
@@ -188,12 +191,16 @@ impl Store {
 
     /// Makes `key`, unless it is there.
     pub(crate) fn put(&self, key: &str, bytes: Bytes) -> Result<Put, StoreError> {
-        let options = PutOptions::from(PutMode::Create);
         let path = self.path(key);
+        let options = PutOptions::from(PutMode::Create);
         let put = self.store.put_opts(&path, PutPayload::from(bytes), options);
-        match self.handle.block_on(put) {
-            Ok(_) => Ok(Put::Made),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(Put::Exists),
+        let done = self.handle.block_on(put).map(|_| Put::Made);
+        match done {
+            Ok(put) => Ok(put),
+            Err(
+                object_store::Error::AlreadyExists { .. }
+                | object_store::Error::Precondition { .. },
+            ) => Ok(Put::Exists),
             Err(error) => Err(error.into()),
         }
     }
@@ -235,16 +242,6 @@ impl Store {
         }
         Ok(entries)
     }
-}
-
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    Sha256::digest(bytes)
-        .iter()
-        .fold(String::with_capacity(64), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
 }
 
 impl Fetch for Store {

@@ -7,13 +7,15 @@ use sparkplug::metric::Metric;
 use sparkplug::payload::encode_resolved;
 use sparkplug::value::Value;
 
-use super::archiver::archive;
+use super::archiver::{Archiver, archive};
 use super::config::{Archive, Config};
+use super::index::{Entry, Index};
 use super::store::{Put, Store};
 use super::{Fetch, table};
 use crate::buffer::Selection;
+use crate::buffer::crash::CrashStorage;
 use crate::buffer::record::{Cause, Class, Lane, NewRecord, Record};
-use crate::buffer::tests::{Rig, alarm, assert_chained, data, record, small};
+use crate::buffer::tests::{Rig, alarm, assert_chained, data, gap, record, small};
 
 fn folder_config(folder: &std::path::Path) -> Config {
     toml::from_str(&format!("url = \"file://{}\"", folder.display())).expect("a configuration")
@@ -191,4 +193,233 @@ fn upload_can_be_repeated_and_makes_nothing_twice() {
     );
     assert!(archive(&storage, &store, "test", &segment).is_err());
     assert!(store.fetch(&first).is_err());
+}
+
+#[test]
+fn what_was_lost_before_a_segment_in_the_store_is_told_in_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut rig = Rig::new(small());
+    let store = attach(&rig, folder.path(), Archive::Overflow);
+    let mut n = 0;
+    while rig.segments("data").len() < 5 {
+        n += 1;
+        rig.append_synced([data(n)]);
+    }
+    let segments: Vec<_> = rig
+        .journal
+        .shared
+        .lock()
+        .lane(Lane::Data)
+        .segments
+        .iter()
+        .take(3)
+        .cloned()
+        .collect();
+    let [first, second, third] = segments.as_slice() else {
+        panic!("{segments:?}")
+    };
+    // A reader holds the first segment, and the third one alone is stored: under pressure the second one is lost, and
+    // the third one leaves the disk.
+    let held = rig.journal.read(Lane::Data, 0, 3, 1 << 20);
+    assert_eq!(held.expect("readable").len(), 3);
+    let entry = archive(&rig.journal.storage(), &store, "test", third).expect("archived");
+    rig.journal.archived(entry).expect("noted");
+    while rig.journal.parked().1 == 0 {
+        n += 1;
+        rig.append_synced([data(n)]);
+    }
+    assert_eq!(rig.journal.parked().1, 1);
+    for restarted in [false, true] {
+        if restarted {
+            rig = rig.kill();
+            attach(&rig, folder.path(), Archive::Overflow);
+        }
+        let records = rig.read_all(Lane::Data);
+        assert_chained(&records);
+        let before = first.summary.received as usize;
+        assert_eq!(records[before - 1].id, first.summary.last_id);
+        let told = gap(&records[before]);
+        assert_eq!(
+            (told["from"].as_u64(), told["to"].as_u64()),
+            (Some(second.summary.first_id), Some(second.summary.last_id))
+        );
+        assert_eq!(told["count"], second.summary.received);
+        assert_eq!(records[before + 1].id, third.summary.first_id);
+        assert_eq!(records.len() as u64, 1 + n - second.summary.received);
+    }
+    for record in rig.read_all(Lane::Data) {
+        rig.journal.ack(Lane::Data, record.id);
+    }
+    let counts = rig.journal.counts();
+    assert_eq!(
+        (counts.pending, counts.dropped.values().sum::<u64>()),
+        (0, second.summary.received),
+        "{counts:?}"
+    );
+}
+
+/// A journal whose segments are all delivered and archived but the open one.
+fn archived(folder: &std::path::Path, records: u64) -> (Rig, Arc<Store>) {
+    let mut rig = Rig::new(small());
+    let store = attach(&rig, folder, Archive::All);
+    for n in 1..=records {
+        rig.append_synced([data(n)]);
+        archive_all(&rig, &store, Archive::All);
+        rig.journal.ack(Lane::Data, n);
+    }
+    rig.tick(records);
+    (rig, store)
+}
+
+/// A round of the archiver.
+fn round(rig: &Rig, store: &Arc<Store>, config: Config) {
+    let archiver = Archiver::new(rig.journal.clone(), Arc::clone(store), config, "test");
+    archiver.round(&mut true, &mut None).expect("a round");
+}
+
+/// Segments of the stored manifests, with their last records.
+fn objects_in(store: &Store, rig: &Rig) -> Vec<(u64, u64)> {
+    let manifests = store.manifests("test", &rig.journal.epoch());
+    let mut segments: Vec<_> = manifests
+        .expect("a list")
+        .iter()
+        .map(|entry| (entry.segment, entry.last_id))
+        .collect();
+    segments.sort_unstable();
+    segments
+}
+
+#[test]
+fn oldest_objects_go_when_there_are_too_many_bytes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (rig, store) = archived(folder.path(), 200);
+    let before = objects_in(&store, &rig);
+    assert!(before.len() > 6, "{before:?}");
+    let bytes = rig.journal.cold_status().expect("a cold tier").bytes;
+    let mut config = folder_config(folder.path());
+    config.max = Some(crate::config::quantity::ByteSize(bytes / 2));
+    round(&rig, &store, config);
+    let status = rig.journal.cold_status().expect("a cold tier");
+    assert!(status.bytes <= bytes / 2 && status.bytes > bytes / 4);
+    let after = objects_in(&store, &rig);
+    assert_eq!(after.len() as u64, status.objects);
+    assert_eq!(
+        after,
+        before[before.len() - after.len()..],
+        "the newest stay"
+    );
+    // What went is not known after a restart either.
+    let rig = rig.kill();
+    assert_eq!(rig.journal.shared.cold().len() as u64, status.objects);
+}
+
+#[test]
+fn objects_go_by_age_but_never_undelivered_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut rig, store) = archived(folder.path(), 100);
+    for n in 101..=200 {
+        rig.append_synced([data(n)]);
+    }
+    archive_all(&rig, &store, Archive::All);
+    let all = objects_in(&store, &rig);
+    let mut config = folder_config(folder.path());
+    config.retention = Some("1s".parse().expect("a span"));
+    // The clock is at 200 ms: nothing is a second old.
+    round(&rig, &store, config.clone());
+    assert_eq!(objects_in(&store, &rig), all);
+    rig.tick(3_600_000);
+    rig.journal.tick(3_600_000, false);
+    round(&rig, &store, config.clone());
+    assert_eq!(objects_in(&store, &rig), all, "the clock is not trusted");
+    rig.tick(3_600_000);
+    round(&rig, &store, config);
+    let undelivered: Vec<_> = all
+        .iter()
+        .copied()
+        .filter(|(_, last)| *last > 100)
+        .collect();
+    assert!(!undelivered.is_empty() && undelivered.len() < all.len());
+    assert_eq!(objects_in(&store, &rig), undelivered);
+}
+
+#[test]
+fn while_the_store_is_away_what_is_delivered_goes_before_what_is_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut rig = Rig::new(small());
+    attach(&rig, folder.path(), Archive::All);
+    let mut n = 0;
+    // Half of the quota is delivered, and nothing of it is stored.
+    while rig.journal.stat().warm_bytes < rig.config.warm_max_bytes / 2 {
+        n += 1;
+        rig.append_synced([data(n)]);
+    }
+    rig.journal.ack(Lane::Data, n);
+    let delivered = n;
+    while rig
+        .journal
+        .cold_status()
+        .expect("a cold tier")
+        .missed_records
+        < delivered / 2
+    {
+        n += 1;
+        rig.append_synced([data(n)]);
+    }
+    let counts = rig.journal.counts();
+    assert_eq!(
+        (counts.pending, counts.published),
+        (n - delivered, delivered)
+    );
+    assert!(counts.dropped.is_empty(), "{counts:?}");
+    let rig = rig.kill();
+    assert_eq!(rig.journal.counts(), counts);
+}
+
+#[test]
+fn index_file_does_not_grow_with_what_is_gone() {
+    let (rig, _) = archived(tempfile::tempdir().expect("a folder").path(), 60);
+    let disk = CrashStorage::new();
+    let mut index = Index::default();
+    let template = Arc::clone(
+        rig.journal
+            .shared
+            .cold()
+            .of(Lane::Data)
+            .next()
+            .expect("one"),
+    );
+    let entry = |no: u64| Entry {
+        segment: no,
+        object: format!("object-{no}"),
+        ..Entry::clone(&template)
+    };
+    let mut longest = 0;
+    for no in 1..=4_000 {
+        index.add(&disk, entry(no)).expect("room");
+        if no > 20 {
+            index
+                .remove(&disk, &format!("object-{}", no - 20))
+                .expect("room");
+        }
+        longest = longest.max(disk.files()["cold"].len());
+    }
+    let line = serde_json::to_vec(&entry(1)).expect("JSON").len() + 1;
+    assert!(longest < 1_100 * line, "{longest} bytes");
+    // After a power cut, and with a half-written file beside it, as before.
+    let after = disk.crash(|_| false);
+    after.put("cold.new", b"half".to_vec());
+    let mut again = Index::load(&after).expect("readable");
+    let known = |index: &Index| index.of(Lane::Data).cloned().collect::<Vec<_>>();
+    assert_eq!(known(&again), known(&index));
+    for no in 4_001..=6_000 {
+        again.add(&after, entry(no)).expect("room");
+        again
+            .remove(&after, &format!("object-{}", no - 20))
+            .expect("room");
+    }
+    assert!(!after.files().contains_key("cold.new"));
+    assert_eq!(
+        known(&Index::load(&after).expect("readable")),
+        known(&again)
+    );
 }
