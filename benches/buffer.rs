@@ -277,7 +277,7 @@ fn recovery(body: &Bytes) {
 }
 
 fn main() {
-    let body = Bytes::from((0..BODY).map(|n| (n * 31 >> 3) as u8).collect::<Vec<_>>());
+    let body = Bytes::from((0..BODY).map(|n| ((n * 31) >> 3) as u8).collect::<Vec<_>>());
     let records = (mib() << 20) / BODY as u64;
     let (mut ours, mut plain, mut written) = (0.0f64, 0.0f64, 0.0);
     let mut kept = folder();

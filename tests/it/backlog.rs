@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::delivery::with_pack;
 use crate::harness::fleet::{Fleet, Plan, setting};
 use crate::harness::gateway::Gateway;
-use crate::harness::mqtt::Node;
+use crate::harness::mqtt::{Client, Node, Packet};
 use crate::harness::nats::Nats;
 use crate::harness::proxy::{Fault, Proxy};
 use crate::harness::until;
@@ -94,4 +94,60 @@ fn an_alarm_overtakes_the_backlog_and_the_status_says_when_it_ends() {
     live.join().unwrap();
     gateway.drained();
     crate::harness::fleet::check_chain(&nats.messages("SPARKGATE_test"));
+}
+
+/// Publishes `records` messages of 4 KiB below `factory/`, QoS 1.
+fn publish_raw(address: std::net::SocketAddr, records: u64) {
+    let mut client = Client::connect(address, "press", None);
+    let payload = vec![b'.'; 4 << 10];
+    let (mut sent, mut acked) = (0, 0);
+    while acked < records {
+        while sent < records && sent - acked < 200 {
+            client.publish("factory/press", &payload, 1);
+            sent += 1;
+        }
+        match client.read() {
+            Some(Packet::Puback(_)) => acked += 1,
+            Some(_) => {}
+            None => panic!("the broker is gone after {acked}"),
+        }
+    }
+}
+
+/// Most resident memory so far, MiB.
+fn peak_mib(gateway: &Gateway) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmHWM")).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib / 1024
+}
+
+/// The long form: `SPARKGATE_BACKLOG_MIB=2048`.
+#[test]
+fn a_backlog_costs_neither_the_start_nor_memory() {
+    let records = setting("SPARKGATE_BACKLOG_MIB", 48) * 256;
+    let nats = Nats::absent();
+    let mut gateway = Gateway::builder()
+        .bridge(&nats.url())
+        .config("raw = [\"factory/#\"]\n[buffer]\nwarm = { max = \"8GiB\" }\n")
+        // Beyond it, allocations fail and the process ends.
+        .wrapper(&["prlimit", "--data=536870912"])
+        .start();
+    publish_raw(gateway.mqtt, records);
+    // A checkpoint has been taken behind most of it; a kill is the harder end.
+    let pending = gateway.check_identity()["pending"].as_u64().unwrap();
+    assert!(pending >= records);
+    until("the state is on the disk", 60, || {
+        let status = gateway.status();
+        (status["buffer"]["disk"] == "ok" && status["withheld"] == 0).then_some(())
+    });
+    let began = Instant::now();
+    gateway.restart();
+    let (ready, peak) = (began.elapsed(), peak_mib(&gateway));
+    eprintln!(
+        "{} MiB of backlog: ready after {ready:?}, {peak} MiB resident at most",
+        records / 256
+    );
+    assert!(peak < 128, "{peak} MiB");
+    assert!(gateway.check_identity()["pending"].as_u64() >= Some(pending));
 }

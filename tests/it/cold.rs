@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::harness::fleet::{Fleet, Plan, setting};
 use crate::harness::gateway::{Gateway, free_address};
 use crate::harness::proxy::{Cut, Proxy};
-use crate::harness::{tools, until};
+use crate::harness::{export, tools, until};
 
 /// Small segments that leave the disk as soon as they may.
 fn config(cold: &str) -> String {
@@ -38,49 +38,6 @@ fn all_cold(gateway: &Gateway) {
         let all = buffer["cold"]["waiting"] == 0 && buffer["segments"].as_u64()? <= 2;
         (all && buffer["cold"]["error"].is_null()).then_some(())
     });
-}
-
-/// Ids of all records, and the values of `n` by device, as `buffer export` tells them.
-fn export(gateway: &Gateway) -> (Vec<u64>, BTreeMap<String, BTreeSet<u64>>) {
-    let (code, out, errors) = gateway.tool(&["buffer", "export"]);
-    assert_eq!(code, 0, "{errors}");
-    let mut values: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
-    let ids = out
-        .lines()
-        .map(|line| {
-            let line: Value = serde_json::from_str(line).expect("JSON");
-            if line["class"] == "data" {
-                let device = line["device"].as_str().expect("a device").to_owned();
-                let metrics = line["body"]["metrics"].as_array().expect("metrics");
-                let found = metrics.iter().filter_map(|metric| metric["value"].as_u64());
-                values.entry(device).or_default().extend(found);
-            }
-            line["record"].as_u64().expect("an id")
-        })
-        .collect();
-    (ids, values)
-}
-
-/// What was acknowledged is exported, each record once, and there is none that the counters don't know.
-fn everything_is_exported(gateway: &Gateway, plan: Plan) {
-    let (ids, values) = until("the export and the counters agree", 60, || {
-        // A presence record may come in between, and what was just taken is not in a file yet.
-        let count =
-            |status: Value| Some(status["received"].as_u64()? + status["derived"].as_u64()?);
-        let before = count(gateway.check_identity())?;
-        let (ids, values) = export(gateway);
-        let after = count(gateway.check_identity())?;
-        (before == after && ids.len() as u64 == after).then_some((ids, values))
-    });
-    assert!(
-        ids.windows(2).all(|pair| pair[0] < pair[1]),
-        "each once, in order"
-    );
-    assert_eq!(values.len(), plan.nodes * plan.devices);
-    for (device, values) in values {
-        let missing = (plan.from..plan.to).find(|n| !values.contains(n));
-        assert_eq!(missing, None, "{device}");
-    }
 }
 
 /// What a foreign reader finds in a folder of objects: all whole, none overlapping another.
@@ -166,7 +123,7 @@ fn a_folder_takes_what_leaves_the_disk_and_gives_it_back() {
     let (tables, manifests) = files(folder.path());
     assert_eq!(tables, manifests);
     assert_eq!(tables.len() as u64, objects(&gateway));
-    everything_is_exported(&gateway, plan);
+    export::is_complete(&gateway, plan);
     let now = crate::harness::mqtt::now_ms();
     let past = gateway.json(&format!(
         "/api/history?device=crash/n0/d0-0&metric=n&from=0&to={now}"
@@ -175,10 +132,10 @@ fn a_folder_takes_what_leaves_the_disk_and_gives_it_back() {
     read_foreign(folder.path(), 6);
 
     assert!(gateway.stop().success());
-    let (ids, values) = export(&gateway);
-    assert!(ids.len() as u64 > plan.records());
+    let lines = export::lines(&gateway);
+    assert!(lines.len() as u64 > plan.records());
     assert_eq!(
-        values.len(),
+        export::values(&lines).len(),
         plan.nodes * plan.devices,
         "with the gateway stopped, too"
     );
@@ -190,7 +147,7 @@ fn a_folder_takes_what_leaves_the_disk_and_gives_it_back() {
     until("the objects are known again", 60, || {
         (objects(&gateway) >= stored.len() as u64).then_some(())
     });
-    everything_is_exported(&gateway, plan);
+    export::is_complete(&gateway, plan);
 }
 
 /// moto's S3 server.
@@ -210,14 +167,8 @@ impl S3 {
     fn start() -> Self {
         let port = free_address().port();
         let child = Command::new(tools::cold_python())
-            .args([
-                "-m",
-                "moto.server",
-                "-H",
-                "127.0.0.1",
-                "-p",
-                &port.to_string(),
-            ])
+            .args(["-m", "moto.server", "-H", "127.0.0.1", "-p"])
+            .arg(port.to_string())
             .env("INITIAL_NO_AUTH_ACTION_COUNT", "1000000")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -234,7 +185,7 @@ impl S3 {
     fn setup(&self, args: &[&str]) -> String {
         let output = Command::new(tools::cold_python())
             .arg(script("s3_setup.py"))
-            .arg(self.port.to_string())
+            .arg(format!("http://127.0.0.1:{}", self.port))
             .args(args)
             .output()
             .expect("Python runs");
@@ -311,11 +262,99 @@ fn an_s3_server_may_be_away_and_refuse_and_nothing_is_lost() {
         gateway.check_identity();
     }
     all_cold(&gateway);
-    everything_is_exported(&gateway, plan);
+    export::is_complete(&gateway, plan);
     let loaded = home.path().join("loaded");
     s3.setup(&["load", "plant", &loaded.display().to_string()]);
     let (tables, manifests) = files(&loaded);
     assert_eq!(tables, manifests);
     assert_eq!(tables.len() as u64, objects(&gateway));
     read_foreign(&loaded, waiting);
+}
+
+/// Topics and payloads of `buffer export --format payloads`, read by a foreign decoder.
+fn foreign_payloads(text: &str) -> BTreeMap<String, Vec<sparkplug_rs::Payload>> {
+    use base64::Engine as _;
+    use sparkplug_rs::protobuf::Message as _;
+    let mut found: BTreeMap<String, Vec<sparkplug_rs::Payload>> = BTreeMap::new();
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let payload = base64::engine::general_purpose::STANDARD
+            .decode(line["payload"].as_str().expect("a payload"))
+            .expect("base64");
+        let payload = sparkplug_rs::Payload::parse_from_bytes(&payload).expect("a payload");
+        let topic = line["topic"].as_str().expect("a topic").to_owned();
+        found.entry(topic).or_default().push(payload);
+    }
+    found
+}
+
+/// Rows of `buffer export --format parquet`, read by pyarrow.
+fn rows(gateway: &Gateway) -> Vec<Value> {
+    let place = tempfile::tempdir().expect("a folder");
+    let table = place.path().join("records.parquet");
+    let status = Command::new(env!("CARGO_BIN_EXE_sparkgate"))
+        .args(["buffer", "export", "--format", "parquet"])
+        .env("SPARKGATE_CONFIG", gateway.config_file())
+        .stdout(std::fs::File::create(&table).expect("a file"))
+        .status()
+        .expect("the tool runs");
+    assert!(status.success());
+    let output = Command::new(tools::cold_python())
+        .arg(script("table_rows.py"))
+        .arg(&table)
+        .output()
+        .expect("Python runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn an_export_is_a_table_or_messages_that_others_read() {
+    let gateway = Gateway::builder().start();
+    let plan = Plan::of(600, 1, 2);
+    Fleet::start(gateway.mqtt, plan).finish();
+    export::is_complete(&gateway, plan);
+    let found = until("the node's will is exported", 60, || {
+        let (code, out, errors) = gateway.tool(&["buffer", "export", "--format", "payloads"]);
+        assert_eq!(code, 0, "{errors}");
+        let found = foreign_payloads(&out);
+        found
+            .contains_key("spBv1.0/crash/NDEATH/n0")
+            .then_some(found)
+    });
+    let data = &found["spBv1.0/crash/DDATA/n0/d0-0"];
+    assert!(data.len() >= 300);
+    let values: BTreeSet<u64> = data
+        .iter()
+        .flat_map(|payload| &payload.metrics)
+        .map(|metric| {
+            assert_eq!((metric.name(), metric.has_alias()), ("n", false));
+            assert_eq!(metric.datatype(), sparkplug_rs::DataType::Int64 as u32);
+            metric.long_value()
+        })
+        .collect();
+    assert_eq!(values, (plan.from..plan.to).collect());
+    let birth = &found["spBv1.0/crash/NBIRTH/n0"][0];
+    assert!(birth.metrics.iter().any(|metric| metric.name() == "bdSeq"));
+    assert_eq!(birth.seq(), 0);
+    let will = &found["spBv1.0/crash/NDEATH/n0"][0];
+    assert!(!will.has_seq());
+    assert_eq!(will.metrics[0].name(), "bdSeq");
+
+    let rows = until("both exports have the same records", 60, || {
+        let rows = rows(&gateway);
+        let records = rows.iter().filter(|row| row["part"] == 0).count();
+        // A presence record may come in between.
+        (records == export::lines(&gateway).len()).then_some(rows)
+    });
+    let values: BTreeSet<u64> = rows
+        .iter()
+        .filter(|row| row["device"] == "d0-1" && row["class"] == "data")
+        .filter_map(|row| row["value_int"].as_u64())
+        .collect();
+    assert_eq!(values, (plan.from..plan.to).collect());
 }

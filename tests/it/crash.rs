@@ -1,11 +1,13 @@
 //! kill -9 of the gateway and of nats-server in the middle of records: each one that was acknowledged is in the stream
 //! once, in device order.
+//!
+//! The long form: `SPARKGATE_KILLS=50`.
 
 use crate::harness::fleet::{Fleet, Plan, setting};
 use crate::harness::gateway::Gateway;
 use crate::harness::mqtt::Node;
 use crate::harness::nats::Nats;
-use crate::harness::until;
+use crate::harness::{export, until};
 
 #[test]
 fn kills_lose_and_double_nothing_that_was_acknowledged() {
@@ -34,6 +36,39 @@ fn kills_lose_and_double_nothing_that_was_acknowledged() {
     assert_eq!(messages[0].prev(), 0, "the stream is complete");
     account.check(&messages);
     gateway.check_identity();
+    assert!(gateway.stop().success());
+}
+
+#[test]
+fn kills_at_any_moment_leave_exactly_what_was_acknowledged() {
+    let kills = setting("SPARKGATE_KILLS", 4);
+    let mut gateway = Gateway::builder()
+        .config("[buffer]\nwarm = { segment = \"256KiB\" }\n")
+        .start();
+    let plan = Plan::of(kills * 3_000, 3, 2);
+    let fleet = Fleet::start(gateway.mqtt, plan);
+    for kill in 0..kills {
+        fleet.reach(plan.records() * (kill + 1) / (kills + 1));
+        if kill % 3 == 1 {
+            // Once more, in the midst of the recovery.
+            gateway.restart_unready();
+        }
+        gateway.restart();
+        gateway.check_identity();
+    }
+    fleet.finish();
+    export::is_complete(&gateway, plan);
+    for (node, device) in (0..plan.nodes).flat_map(|n| (0..plan.devices).map(move |d| (n, d))) {
+        let path = format!("/api/devices/crash/n{node}/d{node}-{device}");
+        let device = gateway.json(&path);
+        let metrics = device["metrics"].as_array().expect("metrics");
+        let n = metrics.iter().find(|metric| metric["name"] == "n");
+        assert_eq!(
+            n.map(|n| &n["value"]),
+            Some(&(plan.to - 1).into()),
+            "{path}"
+        );
+    }
     assert!(gateway.stop().success());
 }
 

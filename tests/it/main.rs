@@ -25,6 +25,7 @@ mod consuming;
 mod crash;
 mod delivery;
 mod faults;
+mod fifo;
 mod foreign;
 mod hostile;
 mod house;

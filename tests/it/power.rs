@@ -162,6 +162,9 @@ impl Storage for Careless {
     fn remove(&self, name: &str) -> io::Result<()> {
         self.0.remove(name)
     }
+    fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        self.0.rename(name, to)
+    }
     fn quarantine(&self, name: &str) -> io::Result<String> {
         self.0.quarantine(name)
     }

@@ -230,6 +230,22 @@ impl Gateway {
         self.spawn();
     }
 
+    /// Changes its configuration for the next start.
+    pub fn edit(&mut self, from: &str, to: &str) {
+        assert!(self.config.contains(from), "{from} in {}", self.config);
+        self.config = self.config.replace(from, to);
+    }
+
+    /// Starts it and waits until it refuses to run and has said each of these.
+    pub fn refuses(&mut self, parts: &[&str]) {
+        self.restart_unready();
+        let child = self.child.as_mut().expect("running");
+        let status = until("the gateway ends", 60, || child.try_wait().expect("wait"));
+        assert!(!status.success());
+        self.child = None;
+        self.logs(parts);
+    }
+
     pub fn log(&self) -> String {
         let lines = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         lines.join("\n")

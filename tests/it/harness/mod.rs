@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each story uses what it needs of the harness")]
 
+pub mod export;
 pub mod fleet;
 pub mod gateway;
 pub mod mosquitto;

@@ -21,6 +21,8 @@ pub struct Client {
     early: VecDeque<(Packet, bool)>,
     /// RETAIN flag of the last publish that was read.
     pub retained: bool,
+    /// Whether the broker still knew the session.
+    pub resumed: bool,
 }
 
 /// What arrived.
@@ -74,6 +76,15 @@ impl Client {
         Self::raw(address, &body)
     }
 
+    /// Connects to a session that stays, or goes on with it.
+    pub fn resume(address: SocketAddr, id: &str) -> Self {
+        let mut body = Vec::new();
+        text(&mut body, b"MQTT");
+        body.extend_from_slice(&[4, 0, 0, 0]);
+        text(&mut body, id.as_bytes());
+        Self::raw(address, &body)
+    }
+
     /// Connects with the body of a CONNECT.
     pub fn raw(address: SocketAddr, body: &[u8]) -> Self {
         let stream = TcpStream::connect(address).expect("the broker listens");
@@ -85,6 +96,7 @@ impl Client {
             next: 1,
             early: VecDeque::new(),
             retained: false,
+            resumed: false,
         };
         client.send(&frame(0x10, body));
         assert_eq!(client.read(), Some(Packet::Connack(0)));
@@ -105,6 +117,25 @@ impl Client {
         let (bytes, id) = self.publish_bytes(topic, payload, qos);
         self.send(&bytes);
         id
+    }
+
+    /// Publishes at QoS 1 and waits for the PUBACK.
+    pub fn publish_acked(&mut self, topic: &str, payload: &[u8], retain: bool) {
+        let (mut bytes, id) = self.publish_bytes(topic, payload, 1);
+        bytes[0] |= u8::from(retain);
+        self.send(&bytes);
+        self.acknowledged(id);
+    }
+
+    /// Waits for the PUBACK of `id`.
+    pub fn acknowledged(&mut self, id: u16) {
+        loop {
+            match self.read() {
+                Some(Packet::Puback(got)) if got == id => return,
+                Some(_) => {}
+                None => panic!("no PUBACK of {id}"),
+            }
+        }
     }
 
     pub fn publish_bytes(&mut self, topic: &str, payload: &[u8], qos: u8) -> (Vec<u8>, u16) {
@@ -156,8 +187,10 @@ impl Client {
             {
                 let body: Vec<u8> = self.buffer[start..start + length].to_vec();
                 self.buffer.drain(..start + length);
-                if first >> 4 == 3 {
-                    self.retained = first & 1 == 1;
+                match first >> 4 {
+                    2 => self.resumed = body[0] & 1 == 1,
+                    3 => self.retained = first & 1 == 1,
+                    _ => {}
                 }
                 return Some(Self::packet(first, &body));
             }
