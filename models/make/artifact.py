@@ -114,13 +114,15 @@ def quantise_static(source, target, tensor, calibration):
     save_plain(model, target)
 
 
-def quantise_dynamic(source, target):
-    """int8 weights, activations quantised at run time: results change with the batch."""
+def quantise_dynamic(source, target, keep=()):
+    """int8 weights, activations quantised at run time: results change with the batch.
+    The nodes named in `keep` stay in f32."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with tempfile.TemporaryDirectory() as folder:
         raw = os.path.join(folder, "raw.onnx")
-        quantize_dynamic(source, raw, weight_type=QuantType.QInt8, per_channel=True, op_types_to_quantize=["Conv", "MatMul"])
+        quantize_dynamic(source, raw, weight_type=QuantType.QInt8, per_channel=True,
+                         op_types_to_quantize=["Conv", "MatMul"], nodes_to_exclude=list(keep))
         model = onnx.load(raw)
     save_plain(model, target)
 

@@ -27,7 +27,12 @@ WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 LAYERS, HIDDEN, HEADS, POSITIONS = 6, 384, 12, 256
 WIDTH = HIDDEN // HEADS
 # Plans of the gateway; text is cut at the longest.
-SEQUENCES = [32, 128]
+SEQUENCES = [32, 64, 128]
+# These lose most in int8: what leaves the feed-forward part of the first two layers has a few values that
+# are far larger than all others. Measured one by one: in int8 with all the others the least cosine is 0.989,
+# without the first 0.992, without both 0.993; another layer's change nothing; half of the range, or unsigned
+# weights, make it worse (0.983, 0.987).
+KEEP = ["l0.narrow.xw", "l1.narrow.xw"]
 
 # Alarm and log texts by template, digits masked as the gateway masks them; each second
 # wording means what the first one says.
@@ -222,10 +227,10 @@ def main(source, out):
     print(f"w8 against f32: cosine min {min(cosines):.5f} mean {np.mean(cosines):.5f}")
     assert min(cosines) >= 0.999
     # Integer arithmetic, for comparison only: 2 to 5 times slower than f32 on tract.
-    quantise_dynamic(art.path("float.onnx"), art.path("dynamic.onnx"))
+    quantise_dynamic(art.path("float.onnx"), art.path("dynamic.onnx"), KEEP)
     dynamic = [float(embed("dynamic.onnx", t)[1] @ vector) for t, (_, vector) in exact.items()]
     print(f"dynamic int8 against f32: cosine min {min(dynamic):.5f} mean {np.mean(dynamic):.5f}")
-    assert np.mean(dynamic) >= 0.99
+    assert min(dynamic) >= 0.99
     first = np.stack([quantised[a][1] for a, _ in GROUPS])
     found = sum(int(np.argmax(first @ quantised[b][1]) == i) for i, (_, b) in enumerate(GROUPS))
     print(f"nearest of {len(GROUPS)} alarms is the one meant: {found} of {len(GROUPS)}")
