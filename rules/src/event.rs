@@ -207,6 +207,18 @@ pub enum Level {
 }
 
 impl Level {
+    /// From the smallest on: device, node, group.
+    pub(crate) const ALL: [Self; 3] = [Self::Device, Self::Node, Self::Group];
+
+    /// Position in [`ALL`](Self::ALL).
+    pub(crate) fn number(self) -> usize {
+        match self {
+            Self::Device => 0,
+            Self::Node => 1,
+            Self::Group => 2,
+        }
+    }
+
     /// The key of this level that an event of `key` belongs to.
     pub(crate) fn of(self, key: &Key) -> Key {
         match self {

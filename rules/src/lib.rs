@@ -19,7 +19,8 @@ mod window;
 
 pub use alarm::AlarmError;
 pub use engine::{
-    AlarmInfo, Counts, DeathCause, Engine, Finding, Guard, Limits, Mismatch, RuleInfo,
+    AlarmInfo, Counts, DeathCause, Engine, Explained, Finding, Guard, Lent, Limits, Mismatch,
+    Place, Router, RuleInfo, Share,
 };
 pub use event::{Cause, Event, EventKind, Key, Level, QUALITY_GOOD, Sample};
 pub use lang::{EvalError, ExprProblem, Glob, LoadError, Pack, Problem, load_packs};

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::limits::Limits;
+use super::share::Place;
 use super::state::{Failures, RuleState};
 use super::world::{LastValues, Phrases, View};
 use crate::alarm::Flood;
@@ -50,21 +51,26 @@ impl Rule {
 /// Outputs that wait to be taken.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    pub(crate) queue: VecDeque<Output>,
+    pub(crate) queue: VecDeque<(Place, Output)>,
     pub(crate) most: usize,
     pub(crate) dropped: u64,
+    /// Place of what is put out now.
+    pub(crate) place: Place,
 }
 
 impl Outbox {
     /// When nobody takes outputs, the newest ones go.
     pub(crate) fn push(&mut self, output: Output) {
         if self.queue.len() < self.most {
-            self.queue.push_back(output);
+            self.queue.push_back((self.place, output));
         } else {
             self.dropped += 1;
         }
     }
 }
+
+/// Id and key of the alarm about a flood.
+pub(crate) type FloodAlarm = (Arc<str>, Key);
 
 /// One step of one rule for one key.
 pub(crate) struct Context<'a> {
@@ -75,9 +81,8 @@ pub(crate) struct Context<'a> {
     pub(crate) last: &'a LastValues,
     pub(crate) phrases: &'a Phrases,
     pub(crate) out: &'a mut Outbox,
-    pub(crate) flood: &'a mut Flood,
-    /// The flood's alarm, while there is one.
-    pub(crate) flood_alarm: &'a mut Option<(Arc<str>, Key)>,
+    /// Counts raises, and the flood's alarm while there is one; `None` where raises are counted over several shares.
+    pub(crate) flood: Option<(&'a mut Flood, &'a mut Option<FloodAlarm>)>,
     pub(crate) limits: &'a Limits,
     /// Engine time, ms: of the event, or the timer's due time.
     pub(crate) now: u64,
@@ -159,14 +164,19 @@ impl<'a> Context<'a> {
 
     /// Id of an occurrence: the same again when the same inputs are replayed.
     pub(crate) fn occurrence_id(&self, what: &str, cause: Cause, at: u64) -> Arc<str> {
-        let mut hash = Fnv::new();
-        for text in [what, &self.def.id, &self.key.group, &self.key.node] {
-            hash.text(text);
-        }
-        hash.text(self.key.device.as_deref().unwrap_or(""));
-        hash.number(cause.0);
-        hash.number(u64::from(cause.1));
-        hash.number(at);
-        format!("{:016x}", hash.0).into()
+        occurrence_id(what, &self.def.id, self.key, cause, at)
     }
+}
+
+/// Id of an occurrence: the same again when the same inputs are replayed.
+pub(super) fn occurrence_id(what: &str, rule: &str, key: &Key, cause: Cause, at: u64) -> Arc<str> {
+    let mut hash = Fnv::new();
+    for text in [what, rule, &key.group, &key.node] {
+        hash.text(text);
+    }
+    hash.text(key.device.as_deref().unwrap_or(""));
+    hash.number(cause.0);
+    hash.number(u64::from(cause.1));
+    hash.number(at);
+    format!("{:016x}", hash.0).into()
 }

@@ -23,11 +23,14 @@ impl Engine {
         if holds != slot.counted {
             slot.counted = holds;
             let base = signed(slot.base_cost());
+            let lent = usize::from(slot.is_lent());
             if holds {
                 self.stateful += 1;
+                self.lent += lent;
                 cost += base;
             } else {
                 self.stateful = self.stateful.saturating_sub(1);
+                self.lent = self.lent.saturating_sub(lent);
                 cost -= base;
             }
         }
@@ -110,10 +113,14 @@ impl Engine {
         let Some(slot) = self.slot(id) else {
             return;
         };
-        let key = Key::clone(&slot.key);
+        let (key, lent) = (Key::clone(&slot.key), slot.is_lent());
         let count = slot.states.len() as u64;
-        self.evicted_keys += 1;
         self.remove(id);
+        if lent {
+            // Its own share says what becomes of it.
+            return;
+        }
+        self.evicted_keys += 1;
         self.out.push(Output::Evicted(Evicted {
             rule: None,
             key,
@@ -134,6 +141,7 @@ impl Engine {
         self.bytes = self.bytes.saturating_sub(slot.cost);
         if slot.counted {
             self.stateful = self.stateful.saturating_sub(1);
+            self.lent = self.lent.saturating_sub(usize::from(slot.is_lent()));
         }
         for (lane, state) in slot.states() {
             if let Some(rule) = self.rules.get_mut(lane.rule as usize) {
@@ -161,6 +169,13 @@ impl Engine {
         }
         let held = slots.iter().filter(|slot| !slot.is_empty()).count();
         assert_eq!(self.stateful, held, "keys");
+        let lent = slots.iter().filter(|slot| slot.is_lent());
+        let lent: Vec<&&Slot> = lent.filter(|slot| !slot.is_empty()).collect();
+        assert_eq!(self.lent, lent.len(), "keys of other shares");
+        assert!(
+            lent.iter()
+                .all(|slot| slot.states.is_empty() && !slot.saved)
+        );
         let indexed = self.devices.len() + self.nodes.len() + self.groups.len();
         assert_eq!(slots.len(), indexed, "index");
         for (number, rule) in self.rules.iter().enumerate() {

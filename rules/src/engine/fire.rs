@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Guard;
-use super::context::Context;
+use super::context::{Context, FloodAlarm};
 use super::state::{FAILURES, Failures, QUIET_MS, RuleState};
 use super::world::Taken;
 use crate::alarm::{Alarm, Occurrence, Timing};
@@ -210,19 +210,22 @@ impl Context<'_> {
                 stale: alarm.is_stale(),
                 historical: self.history,
             }));
-            if action == AlarmAction::Raise && !self.history && self.flood.raise(self.now) {
+            if action == AlarmAction::Raise && !self.history {
                 self.flooded();
             }
         }
         alarm.settle();
     }
 
-    /// A flood begins: one alarm of the gateway itself says so, at the key that was one too many.
+    /// One alarm more. When a flood begins with it, one alarm of the gateway itself says so, at the key that was one
+    /// too many.
     fn flooded(&mut self) {
-        let id = self.occurrence_id("flood", (0, 0), self.now);
-        let key = Key::clone(self.key);
-        self.out.push(flood_event(&id, &key, true, self.now));
-        *self.flood_alarm = Some((id, key));
+        if let Some((flood, alarm)) = &mut self.flood
+            && flood.raise(self.now)
+        {
+            let output = flood_begins(alarm, &self.def.id, self.key, self.now);
+            self.out.push(output);
+        }
     }
 
     /// An expression fails again and again.
@@ -275,6 +278,19 @@ impl Context<'_> {
             state.failures = Some(failures);
         }
     }
+}
+
+/// A flood begins with an alarm of this rule at this key.
+pub(super) fn flood_begins(
+    alarm: &mut Option<FloodAlarm>,
+    rule: &str,
+    key: &Key,
+    now: u64,
+) -> Output {
+    let id = super::context::occurrence_id("flood", rule, key, (0, 0), now);
+    let output = flood_event(&id, key, true, now);
+    *alarm = Some((id, key.clone()));
+    output
 }
 
 /// The alarm of the gateway itself about a flood. It asks for nothing, and nobody has to acknowledge

@@ -52,7 +52,8 @@ impl Engine {
 
     pub(super) fn add_slot(&mut self, level: Level, key: Arc<Key>, keep: Option<SlotId>) -> SlotId {
         self.make_room(keep);
-        let mut slot = Slot::new(level, key.clone());
+        let own = self.share.own(level, &key);
+        let mut slot = Slot::new(level, key.clone(), own);
         slot.touched = self.now;
         let id = match self.free.pop() {
             Some(id) => id,

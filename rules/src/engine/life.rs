@@ -10,6 +10,7 @@ impl Engine {
         self.advance_to(engine_ms);
         let source = self.device_slot(key);
         let table = self.table(source);
+        let own = self.slot(source).map(|slot| slot.own).unwrap_or_default();
         for rule in &table.rules {
             let Some(found) = self.rules.get(*rule as usize).filter(|r| r.enabled) else {
                 continue;
@@ -33,6 +34,10 @@ impl Engine {
             {
                 continue;
             }
+            if !own.has(level) {
+                continue;
+            }
+            self.out.place.order = u64::from(*rule);
             let target = match level {
                 Level::Device => source,
                 level => self.slot_of(level, key, source),
@@ -45,8 +50,11 @@ impl Engine {
     /// The device or node died. A node's devices die with it: call this for each.
     pub fn handle_death(&mut self, key: &Key, engine_ms: u64, cause: DeathCause) {
         self.advance_to(engine_ms);
-        let Some(source) = self.devices.get(key).copied() else {
-            return;
+        let source = match self.devices.get(key) {
+            Some(source) => *source,
+            // Of a node itself there may be nothing but what rules keep over all of it.
+            None if key.device.is_none() && self.nodes.contains_key(key) => self.device_slot(key),
+            None => return,
         };
         let mut lanes: Vec<(SlotId, Lane)> = Vec::new();
         if let Some(slot) = self.slot_mut(source) {
@@ -63,6 +71,8 @@ impl Engine {
         }
         for (target, lane) in lanes {
             if !lane.history {
+                let level = u64::from(target != source) << 32;
+                self.out.place.order = level | u64::from(lane.rule);
                 let cost = self.step(target, source, lane, |context, state| {
                     context.died(state, cause.as_str());
                 });

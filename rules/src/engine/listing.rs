@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::context::Rule;
+use super::merge::{Explained, MOST_KEYS};
 use super::state::{KindState, RuleState};
 use crate::alarm::Alarm;
 use crate::event::{Cause, Key};
 use crate::lang::def::{CommandValue, Kind, RuleDef, Time, WindowKind};
 use crate::lang::duration::format as ms;
 use crate::output::{AlarmStatus, Priority, Values};
-
-/// Keys that `explain` lists at most.
-const MOST_KEYS: usize = 20;
 
 /// A rule as listings show it. Counts are since the engine was made.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,7 +131,7 @@ impl Engine {
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
-            keys: self.stateful,
+            keys: self.stateful.saturating_sub(self.lent),
             bytes: self.bytes,
             evicted_keys: self.evicted_keys,
             future_timestamps: self.future,
@@ -152,15 +150,7 @@ impl Engine {
                 alarm_info(&rule.def, key, history, failing, alarm)
             })
             .collect();
-        alarms.sort_by(|a, b| {
-            let first = b.unacknowledged.cmp(&a.unacknowledged);
-            let then = b.priority.cmp(&a.priority);
-            let then = then.then(a.since_engine_ms.cmp(&b.since_engine_ms));
-            first
-                .then(then)
-                .then_with(|| a.key.cmp(&b.key))
-                .then_with(|| a.id.cmp(&b.id))
-        });
+        alarms.sort_by(AlarmInfo::cmp_urgency);
         alarms
     }
 
@@ -217,33 +207,20 @@ impl Engine {
 
     /// A rule's compiled plan and what it holds, as text; `None` for an unknown rule.
     #[must_use]
-    pub fn explain(&self, rule: &str) -> Option<String> {
+    pub fn explain(&self, rule: &str) -> Option<Explained> {
         let found = self.rules.iter().find(|r| &*r.def.id == rule)?;
-        let mut text = plan(&found.def);
         let mut states: Vec<(&Key, &RuleState)> = self.states_of(rule).collect();
         states.sort_by_key(|(key, _)| *key);
-        let info = info(found);
-        let _ = writeln!(
-            text,
-            "state   {} keys, {} partial matches; fired {}, failed {}, late {}, timed out {}, evicted {}",
-            states.len(),
-            info.partials,
-            info.fires,
-            info.errors,
-            info.late,
-            info.timed_out,
-            info.evicted
-        );
-        for finding in &found.findings {
-            let _ = writeln!(text, "births  {} on {}", finding.mismatch, finding.key);
-        }
-        for (key, state) in states.iter().take(MOST_KEYS) {
-            let _ = writeln!(text, "  {key}: {}", describe(&found.def, state, self.now));
-        }
-        if states.len() > MOST_KEYS {
-            let _ = writeln!(text, "  and {} more", states.len() - MOST_KEYS);
-        }
-        Some(text)
+        let held = states.iter().enumerate().map(|(n, (key, state))| {
+            let shown = n < MOST_KEYS;
+            let text = shown.then(|| describe(&found.def, state, self.now));
+            (Key::clone(key), text.unwrap_or_default())
+        });
+        Some(Explained::new(
+            plan(&found.def),
+            info(found),
+            held.collect(),
+        ))
     }
 }
 

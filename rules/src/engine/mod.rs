@@ -30,6 +30,11 @@
 //! # Bounds
 //! [`Limits`]; what goes is counted and put out.
 //!
+//! # Shares
+//! [`Engine::share`] makes one of several engines that divide the keys among them: each keeps the state of the keys that
+//! are its own, and the last-known values that rules over its nodes and groups ask for. What they put out has a
+//! [`Place`], by which their outputs come in one order, whatever runs them when.
+//!
 //! # Snapshots
 //! [`dirty_keys`](Engine::dirty_keys) gives what changed, key by key;
 //! [`restore`](Engine::restore) takes it back. Restored state and the events since give the very
@@ -43,11 +48,13 @@ mod keys;
 mod life;
 mod limits;
 mod listing;
+mod merge;
 mod people;
 mod persist;
 mod reload;
 mod route;
 mod run;
+mod share;
 mod slot;
 mod state;
 #[cfg(test)]
@@ -63,6 +70,8 @@ use hashbrown::{HashMap, HashSet};
 pub use births::{Finding, Mismatch};
 pub use limits::Limits;
 pub use listing::{AlarmInfo, Counts, RuleInfo};
+pub use merge::Explained;
+pub use share::{Lent, Place, Router, Share};
 
 use context::{Context, Outbox, Rule};
 use route::{Route, Table};
@@ -126,9 +135,14 @@ type SlotId = u32;
 /// See the module.
 #[derive(Debug)]
 pub struct Engine {
+    share: Share,
     limits: Limits,
     /// Engine time, ms.
     now: u64,
+    /// Number of the input at hand.
+    input: u64,
+    /// Time and number of the last input.
+    last_input: (u64, u64),
     /// Wall clock minus engine clock, ms, as far as known.
     wall_offset: Option<i64>,
     rules: Vec<Rule>,
@@ -154,6 +168,8 @@ pub struct Engine {
     own_dirty: bool,
     /// Keys that hold state.
     stateful: usize,
+    /// Those of them that are another share's, of which last-known values are kept.
+    lent: usize,
     /// Bytes of state.
     bytes: usize,
     /// Timestamps that were ahead of the wall clock.
@@ -171,9 +187,19 @@ impl Engine {
     /// An engine without state, at engine time 0.
     #[must_use]
     pub fn new(packs: Vec<Pack>, limits: Limits) -> Self {
+        Self::share(packs, limits, Share::default())
+    }
+
+    /// As [`new`](Self::new), for some of the keys. Limits over all keys are divided evenly.
+    #[must_use]
+    pub fn share(packs: Vec<Pack>, limits: Limits, share: Share) -> Self {
+        let limits = share.of_limits(limits);
         let mut engine = Self {
+            share,
             limits,
             now: 0,
+            input: 0,
+            last_input: (0, 0),
             wall_offset: None,
             rules: Vec::new(),
             defs: Vec::new(),
@@ -190,6 +216,7 @@ impl Engine {
                 queue: VecDeque::new(),
                 most: limits.outputs,
                 dropped: 0,
+                place: Place::default(),
             },
             dirty: Vec::new(),
             gone: BTreeSet::new(),
@@ -198,6 +225,7 @@ impl Engine {
             flood_alarm: None,
             own_dirty: false,
             stateful: 0,
+            lent: 0,
             bytes: 0,
             future: 0,
             evicted_keys: 0,
@@ -210,6 +238,11 @@ impl Engine {
 
     /// Takes the next output.
     pub fn poll_output(&mut self) -> Option<Output> {
+        self.out.queue.pop_front().map(|(_, output)| output)
+    }
+
+    /// As [`poll_output`](Self::poll_output), with the output's place among those of all shares.
+    pub fn poll_placed(&mut self) -> Option<(Place, Output)> {
         self.out.queue.pop_front()
     }
 
@@ -230,6 +263,12 @@ impl Engine {
             self.wall_offset = Some(offset);
             self.own_dirty = true;
         }
+    }
+
+    /// Wall clock minus engine clock, ms, as far as known; see [`set_wall`](Self::set_wall).
+    #[must_use]
+    pub fn wall_offset(&self) -> Option<i64> {
+        self.wall_offset
     }
 
     /// Gives the vectors of phrases that rules compare with; see [`phrases`](Self::phrases).
@@ -295,7 +334,7 @@ impl Engine {
         let source = self.device_slot(&event.key);
         let table = self.table(source);
         let stream = table.stream(event);
-        if stream.routes.is_empty() && !stream.remember {
+        if stream.routes.is_empty() && !stream.remembers() {
             return;
         }
         let now = self.now;
@@ -313,11 +352,12 @@ impl Engine {
         if slot.is_empty() {
             slot.touched = now;
         }
+        let own = slot.own;
         let mut sample = Sample::of(event, &slot.key);
         if let Some((wall, _)) = ahead {
             sample.time_ms = wall;
         }
-        if stream.remember
+        if own.keeps(stream)
             && event.kind == EventKind::Metric
             && !event.historical
             && sample.is_good()
@@ -328,14 +368,11 @@ impl Engine {
         // What changes is settled once a key, not once a rule.
         let mut costs = [None; 3];
         for route in &stream.routes {
-            if event.historical && !route.historical {
+            if event.historical && !route.historical || !own.has(route.level) {
                 continue;
             }
-            let place = match route.level {
-                Level::Device => 0,
-                Level::Node => 1,
-                Level::Group => 2,
-            };
+            self.out.place.order = u64::from(route.rule);
+            let place = route.level.number();
             if let (Some((target, cost)), Some(sum)) = (
                 self.route(source, *route, &sample, event),
                 costs.get_mut(place),
@@ -344,6 +381,7 @@ impl Engine {
                 *sum = Some((target, before + cost));
             }
         }
+        self.out.place.order = u64::MAX;
         for (target, cost) in costs.into_iter().flatten() {
             self.changed(target, Some(cost));
         }
@@ -406,8 +444,10 @@ impl Engine {
             last: last.map_or(&nothing, |slot| &slot.last),
             phrases: &self.phrases,
             out: &mut self.out,
-            flood: &mut self.flood,
-            flood_alarm: &mut self.flood_alarm,
+            flood: self
+                .share
+                .alone()
+                .then_some((&mut self.flood, &mut self.flood_alarm)),
             limits: &self.limits,
             now: self.now,
             history: lane.history,

@@ -187,6 +187,9 @@ impl Engine {
             Level::Device | Level::Node => Key::parse(key)?,
         };
         let slot = *self.index(level).get(&key)?;
+        if self.slot(slot)?.is_lent() {
+            return None;
+        }
         let lane = Lane {
             rule: number,
             history: false,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::share::Own;
 use super::slot::Lane;
 use super::state::{EventClock, Failures, KindState, Role, RuleState};
 use super::world::Last;
@@ -37,6 +38,9 @@ impl Engine {
                 continue;
             };
             slot.dirty = false;
+            if slot.is_lent() {
+                continue;
+            }
             let key = key_bytes(slot.level, &slot.key);
             match bytes {
                 Some(bytes) => {
@@ -51,7 +55,7 @@ impl Engine {
             }
         }
         let flood = self.flood.take_changed();
-        if std::mem::take(&mut self.own_dirty) || flood {
+        if (std::mem::take(&mut self.own_dirty) || flood) && self.share.is_first() {
             entries.insert(OWN.to_vec(), Some(self.encode_own()));
         }
         entries.into_iter().collect()
@@ -80,7 +84,7 @@ impl Engine {
         } else {
             self.decode_slot(key, bytes)
         };
-        if restored.is_err() {
+        if restored.is_err() && self.is_own(key) {
             self.unreadable += 1;
         }
         restored
@@ -107,7 +111,10 @@ impl Engine {
         let count = from.length()?;
         let disabled = (0..count).map(|_| from.arc()).collect::<Result<_, _>>()?;
         self.wall_offset = wall_offset;
-        (self.flood, self.flood_alarm, self.disabled) = (flood, flood_alarm, disabled);
+        self.disabled = disabled;
+        if self.share.is_first() {
+            (self.flood, self.flood_alarm) = (flood, flood_alarm);
+        }
         for rule in &mut self.rules {
             rule.enabled = !self.disabled.contains(&rule.def.id);
         }
@@ -144,6 +151,10 @@ impl Engine {
 
     fn decode_slot(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), Corrupt> {
         let (level, key) = read_key_bytes(key)?;
+        let own = self.share.own(level, &key);
+        if own == Own::default() {
+            return Ok(());
+        }
         let mut from = Reader::open(bytes)?;
         let touched = from.number()?;
         let count = from.length()?;
@@ -156,6 +167,10 @@ impl Engine {
         }
         last.sort_by(|(a, _), (b, _)| a.cmp(b));
         let key = Arc::new(key);
+        if !own.has(level) {
+            self.lend(key, last, touched);
+            return Ok(());
+        }
         let mut keys = Sources::new(&key);
         let mut states = Vec::new();
         let mut lost = 0;
@@ -219,7 +234,7 @@ pub(super) fn key_bytes(level: Level, key: &Key) -> Vec<u8> {
     to.bare()
 }
 
-fn read_key_bytes(bytes: &[u8]) -> Result<(Level, Key), Corrupt> {
+pub(super) fn read_key_bytes(bytes: &[u8]) -> Result<(Level, Key), Corrupt> {
     let mut from = Reader::bare(bytes);
     let level = match from.byte()? {
         0 => Level::Device,

@@ -25,8 +25,15 @@ pub(crate) struct Route {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) routes: Vec<Route>,
+    /// By [`Level::number`]: `current()` names this metric in a rule of that level.
+    pub(crate) remember: [bool; 3],
+}
+
+impl Stream {
     /// `current()` names this metric somewhere.
-    pub(crate) remember: bool,
+    pub(crate) fn remembers(&self) -> bool {
+        self.remember.contains(&true)
+    }
 }
 
 /// All streams that some rule looks at.
@@ -53,7 +60,10 @@ impl Table {
         let defs: Vec<(u32, &Arc<RuleDef>)> = defs.collect();
         for (_, def) in &defs {
             for metric in &def.uses.current {
-                table.metrics.entry(metric.clone()).or_default().remember = true;
+                let stream = table.metrics.entry(metric.clone()).or_default();
+                if let Some(remember) = stream.remember.get_mut(def.level.number()) {
+                    *remember = true;
+                }
             }
             let clear = def.alarm.iter().filter_map(|a| a.clear.as_ref());
             let clear = clear.flat_map(|c| &c.metrics);
@@ -99,9 +109,14 @@ impl Table {
         table
     }
 
+    /// The stream of a metric.
+    pub(crate) fn metric(&self, name: &str) -> &Stream {
+        self.metrics.get(name).unwrap_or(&self.other)
+    }
+
     pub(crate) fn stream(&self, event: &Event) -> &Stream {
         match &event.kind {
-            EventKind::Metric => self.metrics.get(&*event.metric).unwrap_or(&self.other),
+            EventKind::Metric => self.metric(&event.metric),
             EventKind::Score { model } => match self.models.get(model) {
                 Some(stream) => stream,
                 None => &NOTHING,
@@ -113,7 +128,7 @@ impl Table {
 
 static NOTHING: Stream = Stream {
     routes: Vec::new(),
-    remember: false,
+    remember: [false; 3],
 };
 
 fn clears(def: &RuleDef, metric: &Arc<str>) -> bool {

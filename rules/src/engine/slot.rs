@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::route::Table;
+use super::share::Own;
 use super::state::RuleState;
 use super::world::{Last, LastValues};
 use crate::event::{Key, Level};
@@ -20,6 +21,8 @@ pub(crate) struct Lane {
 pub(crate) struct Slot {
     pub(crate) level: Level,
     pub(crate) key: Arc<Key>,
+    /// What of it is this share's.
+    pub(crate) own: Own,
     /// Which rules look at its events; only at device level, made when first needed.
     pub(crate) table: Option<Arc<Table>>,
     /// By name.
@@ -41,10 +44,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(level: Level, key: Arc<Key>) -> Self {
+    pub(crate) fn new(level: Level, key: Arc<Key>, own: Own) -> Self {
         Self {
             level,
             key,
+            own,
             table: None,
             last: Vec::new(),
             states: Vec::new(),
@@ -55,6 +59,11 @@ impl Slot {
             cost: 0,
             counted: false,
         }
+    }
+
+    /// It is another share's: only last-known values are kept, for rules over its node or group.
+    pub(crate) fn is_lent(&self) -> bool {
+        !self.own.has(self.level)
     }
 
     /// Nothing is kept: it may be forgotten without a difference.

@@ -1,6 +1,7 @@
 //! Timers: each key has one, for the earliest of what its rules wait for.
 
 use super::run::setting;
+use super::share::{Place, timer_order};
 use super::slot::Lane;
 use super::{Engine, SWEEP_MS, SlotId};
 use crate::event::Level;
@@ -11,11 +12,11 @@ impl Engine {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        timer.into_iter().chain(self.flood.deadline()).min()
+        let flood = self.flood.deadline().filter(|_| self.share.alone());
+        timer.into_iter().chain(flood).min()
     }
 
-    /// Time has come to `engine_ms`: fires what was due, in the order of due times, keys in their
-    /// order at equal times. Earlier than the last call counts as the last call.
+    /// Time has come to `engine_ms`: fires what was due, in the order of due times. Earlier than the last call counts as the last call.
     pub fn advance_to(&mut self, engine_ms: u64) {
         loop {
             let timer = self.poll_timeout().filter(|at| *at <= engine_ms);
@@ -25,30 +26,41 @@ impl Engine {
                 // have found.
                 let at = until / SWEEP_MS * SWEEP_MS;
                 self.next_sweep = at.saturating_add(SWEEP_MS);
-                self.now = self.now.max(at);
+                self.pass(at);
                 self.sweep();
                 continue;
             }
             let Some(at) = timer else { break };
-            self.now = self.now.max(at);
-            if self.flood.deadline().is_some_and(|due| due <= at) {
-                self.own_dirty = true;
-                if self.flood.advance(self.now)
-                    && let Some((id, key)) = self.flood_alarm.take()
-                {
-                    self.out
-                        .push(super::fire::flood_event(&id, &key, false, self.now));
-                }
+            self.pass(at);
+            if self.share.alone() {
+                self.calm(at);
             }
             for slot in self.due(at) {
                 self.fire(slot);
             }
         }
         self.now = self.now.max(engine_ms);
+        self.last_input = (self.now, self.input);
+        self.out.place = Place {
+            at: self.now,
+            input: self.input,
+            order: 0,
+        };
     }
 
-    /// Takes the timers due at `at`, by level and key: the order in which keys were first seen is
-    /// not the same after a restart.
+    /// It is `at`, for timers. What one puts out comes after the input that set it for the very time at which it came.
+    fn pass(&mut self, at: u64) {
+        self.now = self.now.max(at);
+        let (last, input) = self.last_input;
+        self.out.place = Place {
+            at: self.now,
+            input: if last == self.now { input } else { 0 },
+            order: u64::MAX,
+        };
+    }
+
+    /// Takes the timers due at `at`, in the order of their places: the order in which keys were first seen is not the
+    /// same after a restart.
     fn due(&mut self, at: u64) -> Vec<SlotId> {
         let mut due = Vec::new();
         while let Some((first, id)) = self.timers.first().copied() {
@@ -62,8 +74,10 @@ impl Engine {
             }
         }
         if due.len() > 1 {
-            let place = |id: &SlotId| self.slot(*id).map(|slot| (slot.level, slot.key.clone()));
-            due.sort_by_cached_key(place);
+            due.sort_by_cached_key(|id| {
+                let slot = self.slot(*id);
+                slot.map(|slot| (timer_order(&slot.key), slot.level, slot.key.clone()))
+            });
         }
         due
     }
@@ -79,11 +93,13 @@ impl Engine {
             .map(|(lane, _)| *lane)
             .filter(|lane| self.deadline(id, *lane) <= now)
             .collect();
+        let order = timer_order(&slot.key);
         let source = match slot.level {
             Level::Device => id,
             Level::Node => self.devices.get(&slot.key).copied().unwrap_or(id),
             Level::Group => id,
         };
+        self.out.place.order = order;
         for lane in lanes {
             // One step may fire several of the rule's timers; each has its turn at its own time.
             let cost = self.step(id, source, lane, |context, state| context.advance(state));

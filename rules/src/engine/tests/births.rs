@@ -104,7 +104,7 @@ fn a_finding_is_told_again_after_a_reload_and_shown_with_the_rule() {
     let key = Key::device("g", "n", "a");
     let metrics = [("Level", "String")];
     assert_eq!(plant.engine.check_birth(&key, &metrics).len(), 1);
-    let shown = plant.engine.explain("level").unwrap();
+    let shown = plant.engine.explain("level").unwrap().to_string();
     assert!(
         shown.contains("takes `Level` for a number or bool; it is String on g/n/a"),
         "{shown}"

@@ -5,6 +5,7 @@ mod births;
 mod bounds;
 mod faults;
 mod replay;
+mod shares;
 mod time;
 
 use super::*;

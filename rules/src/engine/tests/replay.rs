@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Every kind of rule, at every level, in both times.
-const RULES: &str = r#"
+pub(super) const RULES: &str = r#"
 [[rule]]
 id = "chain"
 [rule.pattern]
@@ -162,7 +162,7 @@ stages = [{ name = "x", when = 'metric == "P" && value * 2 > 170.0' }]
 "#;
 
 #[derive(Clone, Debug)]
-enum Input {
+pub(super) enum Input {
     Set {
         device: u8,
         metric: u8,
@@ -210,9 +210,9 @@ fn input() -> impl Strategy<Value = Input> {
 }
 
 /// Times of the inputs, ms of engine time, and the inputs.
-type Story = Vec<(u64, Input)>;
+pub(super) type Story = Vec<(u64, Input)>;
 
-fn story() -> impl Strategy<Value = Story> {
+pub(super) fn story() -> impl Strategy<Value = Story> {
     proptest::collection::vec((0u64..3_000, input()), 1..80).prop_map(|steps| {
         let mut at = 100_000;
         let step = |(gap, input)| {
@@ -223,58 +223,78 @@ fn story() -> impl Strategy<Value = Story> {
     })
 }
 
+pub(super) fn device(n: u8) -> Key {
+    Key::device("g", if n == 2 { "m" } else { "n" }, &format!("d{n}"))
+}
+
+/// The event that an input is, if it is one.
+pub(super) fn event(record: u64, at: u64, input: &Input) -> Option<Event> {
+    let Input::Set {
+        device: d,
+        metric,
+        value,
+        back,
+        historical,
+        quality,
+    } = input
+    else {
+        return None;
+    };
+    Some(Event {
+        key: device(*d),
+        metric: ["T", "P", "Limit"][usize::from(*metric)].into(),
+        value: value.clone(),
+        datatype: "Double",
+        quality: *quality,
+        time_ms: WALL + i64::try_from(at).unwrap() - back,
+        engine_ms: at,
+        historical: *historical,
+        unchanged: false,
+        record,
+        index: 0,
+        kind: EventKind::Metric,
+    })
+}
+
 fn apply(engine: &mut Engine, record: u64, at: u64, input: &Input) -> Vec<String> {
-    let device = |n: u8| Key::device("g", if n == 2 { "m" } else { "n" }, &format!("d{n}"));
-    let first = |engine: &Engine| engine.alarms().first().map(|a| a.id.to_string());
+    engine.number_inputs(record);
+    if !matches!(input, Input::Set { .. } | Input::Birth(_) | Input::Death(_)) {
+        engine.advance_to(at);
+    }
+    let first = engine.alarms().first().map(|a| a.id.to_string());
+    let id = first.unwrap_or_default();
     match input {
-        Input::Set {
-            device: d,
-            metric,
-            value,
-            back,
-            historical,
-            quality,
-        } => engine.handle_event(&Event {
-            key: device(*d),
-            metric: ["T", "P", "Limit"][usize::from(*metric)].into(),
-            value: value.clone(),
-            datatype: "Double",
-            quality: *quality,
-            time_ms: WALL + i64::try_from(at).unwrap() - back,
-            engine_ms: at,
-            historical: *historical,
-            unchanged: false,
-            record,
-            index: 0,
-            kind: EventKind::Metric,
-        }),
+        Input::Set { .. } => event(record, at, input)
+            .iter()
+            .for_each(|event| engine.handle_event(event)),
         Input::Birth(d) => engine.handle_birth(&device(*d), at),
         Input::Death(d) => engine.handle_death(&device(*d), at, DeathCause::Death),
-        Input::Wait => engine.advance_to(at),
-        Input::Ack => {
-            engine.advance_to(at);
-            let id = first(engine).unwrap_or_default();
-            let _ = engine.ack_alarm(&id, "eve", "seen", at);
-        }
-        Input::Shelve => {
-            engine.advance_to(at);
-            let id = first(engine).unwrap_or_default();
-            let _ = engine.shelve_alarm(&id, "eve", 5_000, at);
-        }
-        Input::Reset => {
-            engine.advance_to(at);
-            let id = first(engine).unwrap_or_default();
-            let _ = engine.reset_alarm(&id, "eve", at);
-        }
+        Input::Wait => {}
         Input::Disable(on) => {
-            engine.advance_to(at);
             engine.set_enabled("limits", *on);
+        }
+        Input::Ack | Input::Shelve | Input::Reset => {
+            let _ = by_hand(engine, &id, at, input);
         }
     }
     engine.check_invariants();
     std::iter::from_fn(|| engine.poll_output())
         .map(|o| format!("{o:?}"))
         .collect()
+}
+
+/// What a person does to an alarm.
+pub(super) fn by_hand(
+    engine: &mut Engine,
+    id: &str,
+    at: u64,
+    input: &Input,
+) -> Result<AlarmStatus, crate::AlarmError> {
+    match input {
+        Input::Shelve => engine.shelve_alarm(id, "eve", 5_000, at),
+        Input::Reset => engine.reset_alarm(id, "eve", at),
+        _ => engine.ack_alarm(id, "eve", "seen", at),
+    }
 }
 
 fn fresh() -> Engine {
