@@ -27,6 +27,7 @@ use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::pipeline::checkpoint::Checkpointer;
 use crate::pipeline::core::{Core, Settings};
+use crate::pipeline::shard::Rules;
 use crate::pipeline::task::{CoreThread, Parts};
 use crate::pipeline::texts::Texts;
 use crate::pipeline::{Answer, recover};
@@ -160,7 +161,11 @@ impl Gateway {
         let now = clock.now();
 
         let mut host = HostSession::new(prepare::host_config(&config), now.engine_ms);
-        let mut rules = rules::Engine::new(packs, rules::Limits::default());
+        let mut rules = Rules::new(
+            packs,
+            rules::Limits::default(),
+            config.rules.workers.get().into(),
+        );
         let (answer, answers) = mpsc::channel(ANSWERS);
         let preference = prepare::preference(&config);
         let embedder = texts

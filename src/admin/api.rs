@@ -137,7 +137,7 @@ pub async fn rule(
         .core
         .ask(move |core, _, _| core.rules().explain(&id))
         .await?
-        .map(|plan| Json(json!({"id": name, "plan": plan})))
+        .map(|plan| Json(json!({"id": name, "plan": plan.to_string()})))
         .ok_or_else(|| ApiError::not_found(format!("no rule {name}")))
 }
 

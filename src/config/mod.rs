@@ -4,6 +4,7 @@
 //! documents every key, and a test loads it.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU8;
 use std::path::{Path, PathBuf};
 
 /// Names with `*` and `?`, as settings match them.
@@ -154,6 +155,9 @@ pub struct Rules {
     pub dry_run: bool,
     /// Take changed packs without a signal.
     pub watch: bool,
+    /// Threads that evaluate rules, each with a share of the devices, nodes and groups. With 1 rules run where messages
+    /// are read, which decides soonest; more are for rules that are more work than one core does.
+    pub workers: NonZeroU8,
 }
 
 impl Default for Rules {
@@ -163,6 +167,7 @@ impl Default for Rules {
             use_shipped: Vec::new(),
             dry_run: false,
             watch: true,
+            workers: NonZeroU8::MIN,
         }
     }
 }

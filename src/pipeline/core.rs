@@ -15,7 +15,8 @@ use serde_json::Value as Json;
 use sparkplug::host::{HostEvent, HostSession, Message, ServerId};
 
 use super::ack::Acks;
-use super::latency::Latency;
+use super::latency::{Latency, Stamp};
+use super::shard::Rules;
 use super::trace::{self, Traces};
 use super::writes::Writes;
 use super::{Appended, Ports};
@@ -47,7 +48,11 @@ pub(super) struct Open {
 /// The pipeline's state. One thread owns it.
 pub struct Core {
     pub(super) host: HostSession,
-    pub(super) rules: rules::Engine,
+    pub(super) rules: Rules,
+    /// What the rules put out is left with them until the messages at hand are done.
+    gathering: bool,
+    /// When the bytes of records passed the stages whose outputs are not taken yet.
+    pub(super) stamps: Vec<(RecordId, Stamp)>,
     pub(super) windows: Option<models::Windower>,
     pub(super) texts: Option<super::texts::Texts>,
     /// Windows without a verdict since the rules saw the last figures, by model.
@@ -138,7 +143,7 @@ impl Core {
     pub fn new(
         settings: Settings,
         host: HostSession,
-        rules: rules::Engine,
+        rules: Rules,
         windows: Option<models::Windower>,
         actuation: Actuation,
         last_record: RecordId,
@@ -147,6 +152,8 @@ impl Core {
         Self {
             host,
             rules,
+            gathering: false,
+            stamps: Vec::new(),
             windows,
             texts: None,
             unanswered: BTreeMap::new(),
@@ -245,7 +252,7 @@ impl Core {
     }
 
     /// The rule engine, for listings and operators' actions; call [`Core::settle`] after an action.
-    pub fn rules(&mut self) -> &mut rules::Engine {
+    pub fn rules(&mut self) -> &mut Rules {
         &mut self.rules
     }
 
@@ -258,6 +265,22 @@ impl Core {
     #[must_use]
     pub fn last_record(&self) -> RecordId {
         self.last_record
+    }
+
+    /// With several workers for the rules: between two calls, the first with `true`, they evaluate what messages bring
+    /// while the next are read; the second takes what came out. With one there is nothing to wait for.
+    pub fn gather(&mut self, now: Now, on: bool, ports: &mut dyn Ports) {
+        if !self.rules.is_shared() {
+            return;
+        }
+        self.gathering = on;
+        if !on {
+            self.settle(now, ports);
+        }
+    }
+
+    pub(super) fn is_gathering(&self) -> bool {
+        self.gathering
     }
 
     /// A publish that the embedded broker accepted.

@@ -21,6 +21,21 @@ impl Core {
         stamp: Option<Stamp>,
         ports: &mut dyn Ports,
     ) -> bool {
+        if self.rules.is_shared() {
+            if let Some(stamp) = stamp {
+                self.stamps.push((self.last_record, stamp));
+            }
+            if self.is_gathering() {
+                return false;
+            }
+            self.rules.join();
+        }
+        let any = self.take_outputs(now, stamp, ports);
+        self.stamps.clear();
+        any
+    }
+
+    fn take_outputs(&mut self, now: Now, stamp: Option<Stamp>, ports: &mut dyn Ports) -> bool {
         let mut any = false;
         while let Some(output) = self.rules.poll_output() {
             any = true;
@@ -30,7 +45,12 @@ impl Core {
                     tracing::debug!(rule = %found.rule, key = %found.key, "match");
                 }
                 rules::Output::Alarm(event) => self.raise(now, &event, ports),
-                rules::Output::Command(request) => self.command(now, request, stamp, ports),
+                rules::Output::Command(request) => {
+                    let mut stamps = self.stamps.iter();
+                    let own = stamps.find(|(record, _)| *record == request.cause.0);
+                    let stamp = own.map_or(stamp, |(_, stamp)| Some(*stamp));
+                    self.command(now, request, stamp, ports);
+                }
                 rules::Output::EvalError(error) => {
                     self.counters.rule_errors += 1;
                     tracing::debug!(rule = %error.rule, key = %error.key, reason = %error.reason, "rule evaluation failed");

@@ -4,6 +4,7 @@ use serde_json::Value as Json;
 use sparkplug::payload::ResolvedPayload;
 
 use super::convert::{rule_event, rule_key};
+use super::shard::Rules;
 use crate::buffer::record::{Class, Record};
 
 /// The body of a record that is JSON; null where it is not.
@@ -12,7 +13,7 @@ pub(super) fn body(record: &Record) -> Json {
 }
 
 /// The wall clock and engine time as they were, before anything of the record counts.
-pub fn time(rules: &mut rules::Engine, record: &Record) {
+pub fn time(rules: &mut Rules, record: &Record) {
     if record.clock_trusted {
         rules.set_wall(record.engine_ms, record.received_ms);
     }
@@ -21,7 +22,7 @@ pub fn time(rules: &mut rules::Engine, record: &Record) {
 
 /// What the record tells the rules. `payload` is its body where it is a birth or data. Alarms and commands tell them
 /// nothing here: what people did to alarms is another matter.
-pub fn record(rules: &mut rules::Engine, record: &Record, payload: Option<&ResolvedPayload>) {
+pub fn record(rules: &mut Rules, record: &Record, payload: Option<&ResolvedPayload>) {
     let (Some(group), Some(node)) = (&record.key.group, &record.key.node) else {
         return;
     };

@@ -9,6 +9,7 @@ use sparkplug::value::Value;
 
 use super::Ports;
 use super::latency::Stamp;
+use super::shard::Rules;
 use crate::actuation::{Gate, Interlock, Refusal, Target, Write, in_range};
 use crate::clock::Now;
 
@@ -17,7 +18,7 @@ pub(super) const GOOD: i32 = 192;
 
 pub(super) struct HostGate<'a> {
     pub(super) host: &'a mut HostSession,
-    pub(super) rules: &'a mut rules::Engine,
+    pub(super) rules: &'a mut Rules,
     pub(super) guards: &'a HashMap<Arc<str>, Vec<Option<rules::Guard>>>,
     pub(super) ports: &'a mut dyn Ports,
     pub(super) now: Now,

@@ -28,6 +28,7 @@ mod open_writes;
 pub mod recover;
 pub mod remote;
 pub mod rollouts;
+pub mod shard;
 pub mod subject;
 pub mod task;
 pub mod texts;

@@ -16,6 +16,7 @@ use super::convert::{key_of_rule, rule_key};
 use super::derived::alarm_cause;
 use super::feed::body;
 use super::open_writes::target_from;
+use super::shard::Rules;
 use crate::actuation::{Actuation, Hold};
 use crate::buffer::AppendError;
 use crate::buffer::Journal;
@@ -63,7 +64,7 @@ pub fn load(
     store: &dyn StateStore,
     now: Now,
     host: &mut HostSession,
-    rules: &mut rules::Engine,
+    rules: &mut Rules,
     actuation: &mut Actuation,
 ) -> Result<Restored, crate::state::StateError> {
     let mut restored = Restored {
@@ -232,6 +233,7 @@ impl Core {
             tracing::debug!(%error, id, "an operator's action does not apply any more");
         }
         // Its record is in the journal already.
+        self.rules.join();
         while self.rules.poll_output().is_some() {}
     }
 
@@ -243,6 +245,7 @@ impl Core {
         journal: &Journal,
         restored: &mut Restored,
     ) {
+        self.rules.join();
         while let Some(output) = self.rules.poll_output() {
             let rules::Output::Alarm(event) = output else {
                 continue;

@@ -26,6 +26,9 @@ use super::latency::{Latency, Stamp};
 
 /// Messages taken from the queue before timers and questions get their turn.
 const BATCH: usize = 256;
+/// Messages that are read before what several workers of the rules made of them is waited for: few, since a command
+/// waits as long.
+const GATHERED: usize = 32;
 /// Questions that may wait.
 const QUESTIONS: usize = 64;
 /// Changes of version that may wait.
@@ -129,7 +132,8 @@ impl CoreThread {
     ///
     /// # Errors
     /// The thread can't be made.
-    pub fn spawn(parts: Parts) -> std::io::Result<Self> {
+    pub fn spawn(mut parts: Parts) -> std::io::Result<Self> {
+        parts.core.rules().start()?;
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let (stop, stopped) = watch::channel(false);
         let (ending, ended) = watch::channel(false);
@@ -233,6 +237,10 @@ async fn run(
     loop {
         crate::stall::at(crate::stall::Part::Pipeline);
         beats.fetch_add(1, Ordering::Relaxed);
+        if core.rules().failed() {
+            tracing::error!("a worker of the rules is gone");
+            return;
+        }
         let wake = core
             .poll_timeout()
             .and_then(|at| clock.instant_of(at))
@@ -246,11 +254,16 @@ async fn run(
             }
             count = deliveries.recv_many(&mut batch, BATCH) => {
                 if count == 0 { break }
-                for delivery in batch.drain(..) {
-                    match delivery {
-                        Delivery::Publish(inbound) => core.handle_inbound(clock.now(), inbound, &mut ports),
-                        Delivery::Event(event) => core.handle_client(clock.now(), &event),
+                let mut left = batch.drain(..).peekable();
+                while left.peek().is_some() {
+                    core.gather(clock.now(), true, &mut ports);
+                    for delivery in left.by_ref().take(GATHERED) {
+                        match delivery {
+                            Delivery::Publish(inbound) => core.handle_inbound(clock.now(), inbound, &mut ports),
+                            Delivery::Event(event) => core.handle_client(clock.now(), &event),
+                        }
                     }
+                    core.gather(clock.now(), false, &mut ports);
                 }
             }
             // Before the brokers of others, which may never be silent; what is not acknowledged to them comes again.

@@ -470,8 +470,15 @@ impl Core {
         Ok(true)
     }
 
-    /// An operator's action from the journal: holds are state.
+    /// An operator's action from the journal: holds, and rules switched off or on, are state.
     pub(super) fn replay_action(&mut self, engine_ms: u64, action: &Json) {
+        let text = |key: &str| action.get(key).and_then(Json::as_str);
+        if let (Some(verb @ ("enable_rule" | "disable_rule")), Some(rule)) =
+            (text("verb"), text("rule"))
+        {
+            self.rules.set_enabled(rule, verb == "enable_rule");
+            return;
+        }
         let (Some(target), Some(for_ms), Some(by)) = (
             action.get("target").and_then(target_from),
             action.get("for_ms").and_then(Json::as_u64),
