@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rules::Priority;
 use serde::{Deserialize, Serialize};
 
 use super::quiet::Quiet;
@@ -14,6 +15,7 @@ pub struct Config {
     /// Alarms that come within this time of the first one make one message.
     pub group: Span,
     /// Alarms of at least this priority wait for no others.
+    #[serde(with = "priority")]
     pub at_once: Priority,
     /// Longest wait between two tries of a message that failed.
     pub retry_max: Span,
@@ -39,51 +41,6 @@ impl Default for Config {
             quiet: None,
             webhook: Vec::new(),
             smtp: Vec::new(),
-        }
-    }
-}
-
-/// An alarm's priority, lowest first.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Priority {
-    /// For those who look after the gateway.
-    Diagnostic,
-    /// Lowest of the plant's.
-    Low,
-    /// The default of rules.
-    #[default]
-    Medium,
-    /// React soon.
-    High,
-    /// React now.
-    Critical,
-}
-
-impl Priority {
-    /// The word in records; anything unknown counts as medium.
-    #[must_use]
-    pub fn parse(word: &str) -> Self {
-        match word {
-            "diagnostic" => Self::Diagnostic,
-            "low" => Self::Low,
-            "high" => Self::High,
-            "critical" => Self::Critical,
-            _ => Self::Medium,
-        }
-    }
-
-    /// The word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Diagnostic => "diagnostic",
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-            Self::Critical => "critical",
         }
     }
 }
@@ -132,7 +89,7 @@ pub struct Webhook {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
     /// Alarms below it are not told.
-    #[serde(default)]
+    #[serde(default, with = "priority")]
     pub min_priority: Priority,
     /// Whether it is told that an alarm is over.
     #[serde(default = "yes")]
@@ -145,7 +102,7 @@ pub struct Webhook {
 pub struct Smtp {
     /// Name in status and metrics.
     pub name: String,
-    /// Host, or `host:port`; without one 587, 465 or 25 by `tls`.
+    /// Host, `host:port` or `[ipv6]:port`; without a port 587, 465 or 25 by `tls`.
     pub server: String,
     /// How the connection is protected.
     #[serde(default)]
@@ -164,11 +121,35 @@ pub struct Smtp {
     /// Receivers.
     pub to: Vec<String>,
     /// Alarms below it are not told.
-    #[serde(default)]
+    #[serde(default, with = "priority")]
     pub min_priority: Priority,
     /// Whether it is told that an alarm is over.
     #[serde(default = "yes")]
     pub clears: bool,
+}
+
+/// Priorities by their words.
+pub(super) mod priority {
+    use rules::Priority;
+    use serde::de::{Error as _, Unexpected};
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        priority: &Priority,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_str(priority.as_str())
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Priority, D::Error> {
+        let word = String::deserialize(from)?;
+        Priority::parse(&word).ok_or_else(|| {
+            let known = "diagnostic, low, medium, high or critical";
+            D::Error::invalid_value(Unexpected::Str(&word), &known)
+        })
+    }
 }
 
 fn yes() -> bool {
@@ -203,6 +184,16 @@ pub enum ConfigError {
         address: String,
         /// What is wrong.
         why: String,
+    },
+    /// Not a host and a port.
+    #[error(
+        "notify.smtp `{name}`: server `{server}`: write a host, `host:port`, or `[::1]:port` with a port up to 65535"
+    )]
+    Place {
+        /// Receiver.
+        name: String,
+        /// What was written.
+        server: String,
     },
     /// Nobody gets it.
     #[error("notify.smtp `{0}`: `to` is empty")]

@@ -5,16 +5,26 @@
 //! [`poll_message`](Channel::poll_message), [`poll_timeout`](Channel::poll_timeout). Time is engine time; the wall clock
 //! decides about quiet hours alone, and only while it is trusted.
 //!
-//! Invariants: one message is in flight at most; while this runs it stays the same until it is delivered or given up, so
-//! that a receiver can tell a repeated one by its id. What is not settled yet (delivered, given up, or not to be told) is part of
-//! [`progress`](Channel::progress), from which a restart goes on; it is bounded by what may wait.
+//! Invariants: one message is in flight at most; it stays the same until it is delivered or given up, over a restart
+//! too, so that a receiver can tell a repeated one by its id. What is not settled yet (delivered, given up, or not to be
+//! told) is part of [`progress`](Channel::progress), with what makes each message that was tried: it is to be kept before
+//! a message is sent for the first time, a restart goes on from it, and it is bounded by what may wait.
+//!
+//! A message that the receiver finds unfit (too large, say) is halved until it finds the alarm that is; that one is set
+//! aside and tried again seldom, so that it holds up nothing else.
+
+mod flight;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::config::Priority;
+use flight::{Flight, Regroup};
+use rules::Priority;
+
+pub use flight::Progress;
+
 use super::quiet::Quiet;
 use crate::buffer::record::RecordId;
 use crate::clock::Now;
@@ -23,6 +33,8 @@ use crate::clock::Now;
 const MOST_WAITING: usize = 1_000;
 /// Alarms in one message, at most.
 const MOST_IN_MESSAGE: usize = 200;
+/// Messages that are set aside, at most.
+const MOST_ASIDE: usize = 64;
 /// Wait after the first failure, ms; doubled for each further one.
 const RETRY_MS: u64 = 1_000;
 /// Time between two looks at the wall clock while alarms are held back, ms.
@@ -72,8 +84,10 @@ pub struct Message {
 pub enum Failure {
     /// The receiver can't be reached, or is busy.
     Transient,
-    /// The receiver refuses: somebody must change a setting. It is still tried, seldom.
+    /// The receiver refuses whatever comes: somebody must change a setting. It is still tried, seldom.
     Refused,
+    /// The receiver takes messages, but not this one.
+    Unfit,
 }
 
 /// What a receiver wants.
@@ -108,52 +122,6 @@ pub struct Counts {
     pub left_out: u64,
 }
 
-/// What a receiver was told, as it is kept over restarts.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Everything up to here is settled,
-    pub cursor: RecordId,
-    /// but for these.
-    pub pending: BTreeSet<RecordId>,
-}
-
-impl Progress {
-    /// After which record a restart reads.
-    #[must_use]
-    pub fn start(&self) -> RecordId {
-        let first = self.pending.first().map(|first| first.saturating_sub(1));
-        first.map_or(self.cursor, |first| first.min(self.cursor))
-    }
-
-    /// Text of one line, true for one epoch of the journal.
-    #[must_use]
-    pub fn encode(&self, epoch: &str) -> String {
-        let ids = std::iter::once(&self.cursor).chain(&self.pending);
-        ids.fold(epoch.to_owned(), |text, id| format!("{text} {id}"))
-    }
-
-    /// Inverse of [`encode`](Self::encode); `None` for another epoch.
-    #[must_use]
-    pub fn decode(text: &str, epoch: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let mut ids = (words.next()? == epoch).then(|| words.map(str::parse))?;
-        Some(Self {
-            cursor: ids.next()?.ok()?,
-            pending: ids.collect::<Result<_, _>>().ok()?,
-        })
-    }
-}
-
-#[derive(Debug)]
-struct Flight {
-    message: Message,
-    records: Vec<RecordId>,
-    since_ms: u64,
-    tries: u32,
-    /// `None` while it is being sent.
-    next_ms: Option<u64>,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Channel {
@@ -161,9 +129,13 @@ pub struct Channel {
     /// Alarms with the engine time at which they are due, oldest first.
     waiting: VecDeque<(u64, Alarm)>,
     flight: Option<Flight>,
+    /// Messages that are tried when nothing else is in flight.
+    aside: VecDeque<Flight>,
     seen: RecordId,
-    /// What a restart found unsettled and has not read again yet.
+    /// What a restart found waiting and has not read again yet,
     again: BTreeSet<RecordId>,
+    /// and the same of messages that were tried.
+    regroup: Vec<Regroup>,
     left_out: u64,
     counts: Counts,
 }
@@ -176,8 +148,17 @@ impl Channel {
             settings,
             waiting: VecDeque::new(),
             flight: None,
+            aside: VecDeque::new(),
             seen: progress.cursor,
             again: progress.pending,
+            regroup: progress
+                .messages
+                .into_iter()
+                .map(|records| Regroup {
+                    missing: records.into_iter().collect(),
+                    found: Vec::new(),
+                })
+                .collect(),
             left_out: 0,
             counts: Counts::default(),
         }
@@ -185,6 +166,9 @@ impl Channel {
 
     /// Something happened to an alarm; `None` for a record that is no alarm.
     pub fn handle_alarm(&mut self, now: Now, record: RecordId, alarm: Option<Alarm>) {
+        if !self.regroup.is_empty() && self.regrouped(now.engine_ms, record, alarm.as_ref()) {
+            return;
+        }
         if record > self.seen {
             self.seen = record;
         } else if !self.again.remove(&record) {
@@ -212,6 +196,34 @@ impl Channel {
         if self.waiting.len() > MOST_WAITING {
             self.leave_one_out();
         }
+    }
+
+    /// Whether a record belongs to a message that was tried before a restart. Records come in order: what is missing
+    /// before it does not come any more.
+    fn regrouped(&mut self, now_ms: u64, record: RecordId, alarm: Option<&Alarm>) -> bool {
+        let mut known = false;
+        for message in &mut self.regroup {
+            message.missing = message.missing.split_off(&record);
+            if message.missing.remove(&record) {
+                known = true;
+                message.found.extend(alarm.cloned());
+            }
+        }
+        self.take_regrouped(now_ms);
+        known
+    }
+
+    /// Messages whose records are all there again.
+    fn take_regrouped(&mut self, now_ms: u64) {
+        let (whole, rest) = std::mem::take(&mut self.regroup)
+            .into_iter()
+            .partition(|message| message.missing.is_empty());
+        self.regroup = rest;
+        let whole: Vec<Regroup> = whole;
+        let flights = whole
+            .into_iter()
+            .filter_map(|message| Flight::new(message.found, 0, now_ms));
+        self.aside.extend(flights);
     }
 
     fn wants(&self, alarm: &Alarm) -> bool {
@@ -243,13 +255,21 @@ impl Channel {
     /// Time has come to `now`: gives up what is too old.
     pub fn handle_timeout(&mut self, now: Now) {
         let most = self.settings.give_up_ms;
-        let old = |flight: &mut Flight| {
+        let old = |flight: &Flight| {
             flight.next_ms.is_some() && now.engine_ms.saturating_sub(flight.since_ms) >= most
         };
-        if let Some(flight) = self.flight.take_if(old) {
-            self.counts.given_up += 1;
-            self.left_out += flight.message.entries.len() as u64;
+        if let Some(flight) = self.flight.take_if(|flight| old(flight)) {
+            self.give_up(&flight);
         }
+        let aside = std::mem::take(&mut self.aside);
+        let (given_up, aside): (VecDeque<_>, _) = aside.into_iter().partition(old);
+        self.aside = aside;
+        given_up.iter().for_each(|flight| self.give_up(flight));
+    }
+
+    fn give_up(&mut self, flight: &Flight) {
+        self.counts.given_up += 1;
+        self.left_out += flight.message.entries.len() as u64;
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) and [`poll_message`](Self::poll_message) may have something to
@@ -259,16 +279,16 @@ impl Channel {
         if let Some(flight) = &self.flight {
             return flight.next_ms;
         }
-        let due = self.waiting.iter().map(|(due, _)| *due).min()?;
+        let aside = self.aside.iter().filter_map(|flight| flight.next_ms).min();
+        let due = self.waiting.iter().map(|(due, _)| *due).min();
         // Held back by quiet hours: their end is found by looking, whatever the wall clock does meanwhile.
-        Some(if due <= now.engine_ms {
-            now.engine_ms.saturating_add(LOOK_MS)
-        } else {
-            due
-        })
+        let look = now.engine_ms.saturating_add(LOOK_MS);
+        let due = due.map(|due| if due <= now.engine_ms { look } else { due });
+        due.into_iter().chain(aside).min()
     }
 
-    /// The message that is to be sent now; it is in flight from here on.
+    /// The message that is to be sent now; it is in flight from here on. The [`progress`](Self::progress) is to be kept
+    /// first, so that the message is the same after a crash.
     pub fn poll_message(&mut self, now: Now) -> Option<Message> {
         if let Some(flight) = &mut self.flight {
             let due = flight.next_ms.is_some_and(|at| at <= now.engine_ms);
@@ -277,6 +297,11 @@ impl Channel {
             }
             flight.next_ms = None;
             return Some(flight.message.clone());
+        }
+        let due = |flight: &Flight| flight.next_ms.is_some_and(|at| at <= now.engine_ms);
+        if let Some(at) = self.aside.iter().position(due) {
+            let flight = self.aside.remove(at)?;
+            return Some(self.fly(flight));
         }
         let quiet = self
             .settings
@@ -299,16 +324,15 @@ impl Channel {
             }
         }
         self.waiting = left;
-        let records = taken.iter().map(|alarm| alarm.record).collect();
-        let message = message(taken, std::mem::take(&mut self.left_out))?;
-        self.flight = Some(Flight {
-            records,
-            message: message.clone(),
-            since_ms: now.engine_ms,
-            tries: 0,
-            next_ms: None,
-        });
-        Some(message)
+        let flight = Flight::new(taken, std::mem::take(&mut self.left_out), now.engine_ms)?;
+        Some(self.fly(flight))
+    }
+
+    fn fly(&mut self, mut flight: Flight) -> Message {
+        flight.next_ms = None;
+        let message = flight.message.clone();
+        self.flight = Some(flight);
+        message
     }
 
     /// The message in flight has arrived.
@@ -322,40 +346,78 @@ impl Channel {
     pub fn handle_lost(&mut self, record: RecordId, count: u64) {
         self.seen = self.seen.max(record);
         self.again = self.again.split_off(&record.saturating_add(1));
+        for message in &mut self.regroup {
+            message.missing = message.missing.split_off(&record.saturating_add(1));
+        }
+        self.take_regrouped(0);
         self.left_out += count;
         self.counts.left_out += count;
     }
 
     /// The message in flight has not arrived.
     pub fn handle_failed(&mut self, now: Now, failure: Failure) {
-        let Some(flight) = &mut self.flight else {
+        let Some(mut flight) = self.flight.take() else {
             return;
         };
         self.counts.failed += 1;
         let most = self.settings.retry_max_ms.max(RETRY_MS);
         let wait = match failure {
             Failure::Transient => (RETRY_MS << flight.tries.min(20)).min(most),
-            Failure::Refused => most,
+            Failure::Refused | Failure::Unfit => most,
         };
         flight.tries = flight.tries.saturating_add(1);
         flight.next_ms = Some(now.engine_ms.saturating_add(wait));
+        if failure != Failure::Unfit {
+            self.flight = Some(flight);
+            return;
+        }
+        match flight.halves(now.engine_ms) {
+            Some(halves) => halves
+                .into_iter()
+                .rev()
+                .for_each(|half| self.aside.push_front(half)),
+            None => self.aside.push_back(flight),
+        }
+        while self.aside.len() > MOST_ASIDE {
+            // What has been tried longest.
+            let oldest = self
+                .aside
+                .iter()
+                .enumerate()
+                .max_by_key(|(_, flight)| flight.tries);
+            let Some(flight) = oldest
+                .map(|(at, _)| at)
+                .and_then(|at| self.aside.remove(at))
+            else {
+                break;
+            };
+            self.give_up(&flight);
+        }
     }
 
     /// Where a restart goes on.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        let flight = self.flight.iter().flat_map(|flight| &flight.records);
         let waiting = self.waiting.iter().map(|(_, alarm)| &alarm.record);
+        let flights = self.flight.iter().chain(&self.aside);
+        let tried = flights.map(|flight| flight.records().collect());
+        let regroup = self.regroup.iter().map(|message| {
+            let found = message.found.iter().map(|alarm| alarm.record);
+            found.chain(message.missing.iter().copied()).collect()
+        });
         Progress {
             cursor: self.seen,
-            pending: flight.chain(waiting).chain(&self.again).copied().collect(),
+            pending: waiting.chain(&self.again).copied().collect(),
+            messages: tried.chain(regroup).collect(),
         }
     }
 
     /// Alarms that wait, and those in flight.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.waiting.len() + self.flight.as_ref().map_or(0, |f| f.message.entries.len())
+        let flights = self.flight.iter().chain(&self.aside);
+        let tried: usize = flights.map(|flight| flight.message.entries.len()).sum();
+        self.waiting.len() + tried
     }
 
     /// Counts since start.
@@ -363,31 +425,6 @@ impl Channel {
     pub fn counts(&self) -> Counts {
         self.counts
     }
-}
-
-/// One entry an occurrence, the most urgent first, then by record.
-fn message(alarms: Vec<Alarm>, left_out: u64) -> Option<Message> {
-    let first = alarms.iter().map(|a| a.record).min()?;
-    let last = alarms.iter().map(|a| a.record).max()?;
-    let mut entries: Vec<Entry> = Vec::new();
-    for alarm in alarms {
-        match entries.iter_mut().find(|entry| entry.alarm.id == alarm.id) {
-            Some(entry) => {
-                entry.events.push(alarm.event.clone());
-                entry.alarm = alarm;
-            }
-            None => entries.push(Entry {
-                events: vec![alarm.event.clone()],
-                alarm,
-            }),
-        }
-    }
-    entries.sort_by_key(|entry| (std::cmp::Reverse(entry.alarm.priority), entry.alarm.record));
-    Some(Message {
-        span: (first, last),
-        entries,
-        left_out,
-    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Bounds: 1,000 alarms wait at one receiver; then the oldest of the least urgent is left out, which is counted and said
-//! in the next message. A message that can't be delivered for `give_up` is given up, counted and logged.
+//! in the next message. A message that can't be delivered for `give_up` is given up, counted and logged. One that the
+//! receiver alone refuses is halved until the alarm is found that it can't take; the others go out meanwhile.
 
 pub mod config;
 pub mod core;
@@ -20,9 +21,11 @@ mod task;
 pub mod text;
 pub mod webhook;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
+use tokio::sync::watch;
 
 pub use config::Config;
 
@@ -54,8 +57,12 @@ pub struct Notifier {
     running: Mutex<Vec<Running>>,
 }
 
-/// A receiver at work: what it shows, and its task.
-type Running = (Arc<Mutex<ChannelStatus>>, tokio::task::JoinHandle<()>);
+/// A receiver at work.
+struct Running {
+    status: Arc<Mutex<ChannelStatus>>,
+    stop: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<()>,
+}
 
 /// What every receiver's task needs.
 #[derive(Clone)]
@@ -89,11 +96,20 @@ impl Notifier {
         notifier
     }
 
-    /// Takes another configuration: each receiver goes on where the one of its name was.
+    /// Takes another configuration: each receiver goes on where the one of its name was, once that has heard what became
+    /// of the message it is sending.
     pub fn reload(&self, config: &Config) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        for (_, task) in running.drain(..) {
-            task.abort();
+        let mut before = HashMap::new();
+        for old in running.drain(..) {
+            let _ = old.stop.send(true);
+            let name = old
+                .status
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .name
+                .clone();
+            before.insert(name, old.task);
         }
         for (name, kind, settings, sender) in receivers(config) {
             let status = Arc::new(Mutex::new(ChannelStatus {
@@ -101,8 +117,17 @@ impl Notifier {
                 kind,
                 ..ChannelStatus::default()
             }));
-            let task = task::run(self.parts.clone(), name, settings, sender, status.clone());
-            running.push((status, tokio::spawn(task)));
+            let (stop, stopped) = watch::channel(false);
+            let (parts, shown) = (self.parts.clone(), status.clone());
+            let before = before.remove(&name);
+            let task = tokio::spawn(async move {
+                if let Some(before) = before {
+                    // What it could not note, the journal tells again.
+                    let _ = before.await;
+                }
+                task::run(parts, name, settings, sender, shown, stopped).await;
+            });
+            running.push(Running { status, stop, task });
         }
     }
 
@@ -116,7 +141,7 @@ impl Notifier {
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone()
         };
-        running.iter().map(|(status, _)| of(status)).collect()
+        running.iter().map(|running| of(&running.status)).collect()
     }
 }
 
@@ -126,8 +151,8 @@ impl Drop for Notifier {
             .running
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for (_, task) in running.drain(..) {
-            task.abort();
+        for running in running.drain(..) {
+            running.task.abort();
         }
     }
 }

@@ -3,9 +3,8 @@
 use jiff::Timestamp;
 use jiff::civil::Time;
 use jiff::tz::TimeZone;
+use rules::Priority;
 use serde::{Deserialize, Serialize};
-
-use super::config::Priority;
 
 /// Hours in which only urgent alarms are told.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -18,7 +17,7 @@ pub struct Quiet {
     #[serde(with = "hours")]
     pub to: Time,
     /// Alarms of at least this priority are told all the same.
-    #[serde(default = "critical")]
+    #[serde(default = "critical", with = "super::config::priority")]
     pub except: Priority,
     /// IANA name of the zone, such as `"Europe/Berlin"`; default: this machine's.
     #[serde(default, with = "zone", skip_serializing_if = "Option::is_none")]

@@ -37,11 +37,20 @@ impl SendError {
     #[must_use]
     pub fn failure(&self) -> Failure {
         match self {
+            Self::Smtp(error) if error.status().is_some_and(|code| is_unfit(code.into())) => {
+                Failure::Unfit
+            }
             Self::Smtp(error) if error.is_permanent() => Failure::Refused,
-            Self::Mail(_) => Failure::Refused,
+            Self::Mail(_) => Failure::Unfit,
             Self::Smtp(_) | Self::Slow => Failure::Transient,
         }
     }
+}
+
+/// Whether an answer (RFC 5321, 4.2.3) is about the mail and not about those who send or get it: too large, or its
+/// content refused.
+fn is_unfit(code: u16) -> bool {
+    matches!(code, 552 | 554)
 }
 
 /// A mail server and receivers, ready to use.
@@ -76,7 +85,7 @@ impl Sender {
         if to.is_empty() {
             return Err(ConfigError::Nobody(config.name.clone()));
         }
-        let (host, port) = place(config);
+        let (host, port) = place(config)?;
         let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host)
             .port(port)
             .tls(protection(config, host)?)
@@ -156,18 +165,43 @@ impl Sender {
 }
 
 /// Host and port.
-fn place(config: &Smtp) -> (&str, u16) {
+fn place(config: &Smtp) -> Result<(&str, u16), ConfigError> {
     let default = match config.tls {
         Protection::Starttls => 587,
         Protection::Implicit => 465,
         Protection::None => 25,
     };
-    match config.server.rsplit_once(':') {
-        Some((host, port)) => match port.parse() {
-            Ok(port) => (host, port),
-            Err(_) => (&config.server, default),
+    let server = config.server.as_str();
+    let address: Option<std::net::Ipv6Addr> = server.parse().ok();
+    let (host, port) = match server
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+    {
+        Some((host, port)) => (
+            host,
+            port.strip_prefix(':')
+                .or_else(|| port.is_empty().then_some("")),
+        ),
+        None if address.is_some() => (server, Some("")),
+        None => match server.split_once(':') {
+            Some((host, port)) => (host, Some(port).filter(|port| !port.is_empty())),
+            None => (server, Some("")),
         },
-        None => (&config.server, default),
+    };
+    let port = match port {
+        Some("") => Some(default),
+        port => port
+            .and_then(|port| port.parse().ok())
+            .filter(|port| *port > 0),
+    };
+    let brackets = server.starts_with('[');
+    let fine = !host.is_empty() && (!brackets || host.parse::<std::net::Ipv6Addr>().is_ok());
+    match port.filter(|_| fine) {
+        Some(port) => Ok((host, port)),
+        None => Err(ConfigError::Place {
+            name: config.name.clone(),
+            server: config.server.clone(),
+        }),
     }
 }
 
@@ -205,4 +239,53 @@ fn protection(config: &Smtp, host: &str) -> Result<Tls, ConfigError> {
         Protection::Implicit => Tls::Wrapper(parameters),
         Protection::Starttls | Protection::None => Tls::Required(parameters),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_a_host_with_or_without_a_port() {
+        let check = |server: &str, expected: Option<(&str, u16)>| {
+            let text =
+                format!("name = \"s\"\nserver = \"{server}\"\nfrom = \"a@b.c\"\nto = [\"d@e.f\"]");
+            let config: Smtp = toml::from_str(&text).unwrap();
+            assert_eq!(place(&config).ok(), expected, "{server}");
+        };
+        check("mail.example.com", Some(("mail.example.com", 587)));
+        check("mail.example.com:2525", Some(("mail.example.com", 2525)));
+        check("192.0.2.1:25", Some(("192.0.2.1", 25)));
+        check("::1", Some(("::1", 587)));
+        check("2001:db8::5", Some(("2001:db8::5", 587)));
+        check("[::1]", Some(("::1", 587)));
+        check("[::1]:25", Some(("::1", 25)));
+        for wrong in [
+            "",
+            ":25",
+            "mail:",
+            "mail:smtp",
+            "mail:0",
+            "mail:70000",
+            "[::1",
+            "[::1]25",
+            "[mail]:25",
+            "a:b:25",
+        ] {
+            check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn answers_about_the_mail_itself_are_told_apart() {
+        for (code, unfit) in [
+            (552, true),
+            (554, true),
+            (550, false),
+            (535, false),
+            (451, false),
+        ] {
+            assert_eq!(is_unfit(code), unfit, "{code}");
+        }
+    }
 }

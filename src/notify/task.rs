@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rules::Priority;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::config::Priority;
 use super::core::{Alarm, Channel, Message, Progress, Settings};
 use super::{ChannelStatus, Parts, SendError, Sender};
 use crate::buffer::record::{Class, Lane, Record};
@@ -18,13 +19,14 @@ const KEEP: Duration = Duration::from_secs(30);
 /// Longest sleep, so that a step of the clock or a missed wake-up does no harm.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Runs until it is aborted.
+/// Runs until it is told to stop; what is being sent then is waited for and noted.
 pub(super) async fn run(
     parts: Parts,
     name: Arc<str>,
     settings: Settings,
     sender: Sender,
     status: Arc<Mutex<ChannelStatus>>,
+    mut stopped: watch::Receiver<bool>,
 ) {
     let epoch = parts.journal.epoch();
     let key = format!("notify/{name}");
@@ -79,9 +81,21 @@ pub(super) async fn run(
         if channel.counts().given_up > given_up {
             tracing::error!(receiver = %name, "a message about alarms is given up");
         }
+        let stopping = *stopped.borrow_and_update() || stopped.has_changed().is_err();
+        if stopping && sending.is_none() {
+            save(&parts, &key, &epoch, &channel.progress()).await;
+            return;
+        }
         if sending.is_none()
             && let Some(message) = channel.poll_message(now)
         {
+            let progress = channel.progress();
+            if progress != kept {
+                // First, so that after a crash the same message has the same id and no other has it.
+                save(&parts, &key, &epoch, &progress).await;
+                kept = progress;
+                keep_at = Instant::now();
+            }
             sending = Some(send(&parts, &name, &sender, &epoch, message));
         }
         {
@@ -101,7 +115,8 @@ pub(super) async fn run(
         let wake = Duration::from_millis(if more { 0 } else { due });
         let mut delivered = false;
         tokio::select! {
-            changed = grown.changed() => if changed.is_err() { return },
+            changed = grown.changed(), if !stopping => if changed.is_err() { return },
+            _ = stopped.changed(), if !stopping => {}
             outcome = finished(&mut sending) => {
                 sending = None;
                 let now = parts.clock.now();
@@ -196,7 +211,7 @@ fn alarm(record: &Record) -> Option<Alarm> {
         record: record.id,
         id: text("id").into(),
         event: text("event").into(),
-        priority: Priority::parse(text("priority")),
+        priority: Priority::parse(text("priority")).unwrap_or_default(),
         source: if source.is_empty() {
             "gateway".into()
         } else {

@@ -128,9 +128,9 @@ pub fn object(gateway: &str, id: &str, message: &Message) -> Value {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::config::Priority;
     use super::super::core::Alarm;
     use super::*;
+    use rules::Priority;
 
     fn entry(id: &str, message: &str, events: &[&str]) -> Entry {
         let events: Vec<Arc<str>> = events.iter().map(|event| Arc::from(*event)).collect();

@@ -44,6 +44,11 @@ impl SendError {
     #[must_use]
     pub fn failure(&self) -> Failure {
         match self {
+            Self::Status(
+                StatusCode::BAD_REQUEST
+                | StatusCode::PAYLOAD_TOO_LARGE
+                | StatusCode::UNPROCESSABLE_ENTITY,
+            ) => Failure::Unfit,
             Self::Status(status)
                 if status.is_redirection()
                     || status.is_client_error()

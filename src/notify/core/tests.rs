@@ -203,14 +203,139 @@ fn what_is_kept_is_bounded_by_what_may_wait() {
     }
     let progress = channel.progress();
     assert_eq!((progress.cursor, progress.start()), (19_999, 0));
-    assert_eq!(progress.pending.len(), MOST_WAITING + 1);
+    assert_eq!(progress.pending.len(), MOST_WAITING);
+    assert_eq!(progress.messages, [[1]]);
     assert_eq!(channel.counts().left_out, 18_998);
     // What was left out is not read again; what waits is.
     let mut again = Channel::new(settings(), progress);
     for n in 1..20_000 {
         again.handle_alarm(now(0), n, alarm(n, &n.to_string(), "raise", Priority::Low));
     }
-    assert_eq!(again.pending(), MOST_WAITING);
+    assert_eq!(again.pending(), MOST_WAITING + 1);
+}
+
+#[test]
+fn a_restart_sends_the_very_message_that_was_tried() {
+    let mut channel = channel();
+    channel.handle_alarm(now(0), 1, alarm(1, "a", "raise", Priority::Low));
+    channel.handle_alarm(now(0), 4, alarm(4, "b", "raise", Priority::Critical));
+    let tried = channel.poll_message(now(0)).unwrap();
+    channel.handle_alarm(now(1), 6, alarm(6, "c", "raise", Priority::Low));
+    let kept = Progress::decode(&channel.progress().encode("e"), "e").unwrap();
+    assert_eq!(kept, channel.progress());
+    assert_eq!(kept.messages, [[1, 4]]);
+    assert_eq!(kept.pending, BTreeSet::from([6]));
+    // Read again, with something new behind it and other settings.
+    let urgent = Settings {
+        min_priority: Priority::High,
+        ..settings()
+    };
+    let mut again = Channel::new(urgent, kept);
+    again.handle_alarm(now(50), 1, alarm(1, "a", "raise", Priority::Low));
+    assert_eq!(again.poll_message(now(50)), None, "it is not whole yet");
+    assert_eq!(again.progress().messages, [[1, 4]]);
+    for (n, id) in [(4, "b"), (5, "n"), (6, "c"), (7, "d")] {
+        again.handle_alarm(now(50), n, alarm(n, id, "raise", Priority::Critical));
+    }
+    let sent = again.poll_message(now(50)).unwrap();
+    assert_eq!(
+        (sent.span, told(Some(sent))),
+        (tried.span, told(Some(tried)))
+    );
+    again.handle_sent();
+    assert_eq!(told(again.poll_message(now(50))), ["c raise", "d raise"]);
+    again.handle_sent();
+    assert_eq!(again.progress().start(), 7);
+    // A record of it that does not come any more holds up nothing.
+    let kept = Progress {
+        cursor: 9,
+        messages: vec![vec![3, 7], vec![4]],
+        ..Progress::default()
+    };
+    let mut again = Channel::new(settings(), kept);
+    again.handle_alarm(now(0), 7, alarm(7, "g", "raise", Priority::Low));
+    assert_eq!(told(again.poll_message(now(0))), ["g raise"]);
+    again.handle_sent();
+    assert_eq!(again.progress().messages, Vec::<Vec<RecordId>>::new());
+    let mut again = Channel::new(
+        settings(),
+        Progress {
+            cursor: 9,
+            messages: vec![vec![3, 8]],
+            ..Progress::default()
+        },
+    );
+    again.handle_lost(5, 2);
+    again.handle_alarm(now(0), 8, alarm(8, "h", "raise", Priority::Low));
+    assert_eq!(told(again.poll_message(now(0))), ["h raise"]);
+}
+
+#[test]
+fn an_alarm_that_no_receiver_takes_is_found_and_holds_up_nothing() {
+    let mut channel = channel();
+    for n in 1..=9 {
+        channel.handle_alarm(
+            now(0),
+            n,
+            alarm(n, &format!("a{n}"), "raise", Priority::Low),
+        );
+    }
+    channel.handle_alarm(now(0), 10, alarm(10, "a3", "clear", Priority::Low));
+    let mut taken = Vec::new();
+    let mut spans = BTreeSet::new();
+    let mut at = 10_000;
+    for _ in 0..12 {
+        let Some(message) = channel.poll_message(now(at)) else {
+            break;
+        };
+        spans.insert(message.span);
+        let told = told(Some(message));
+        // The third is what is wrong with it.
+        if told.iter().any(|entry| entry.starts_with("a3 ")) {
+            channel.handle_failed(now(at), Failure::Unfit);
+        } else {
+            channel.handle_sent();
+            taken.extend(told);
+        }
+        at += 1;
+    }
+    assert_eq!(taken.len(), 8, "{taken:?}");
+    assert_eq!(
+        channel.progress().messages,
+        [[3, 10]],
+        "its events stay together"
+    );
+    assert_eq!(channel.pending(), 1);
+    // What comes meanwhile goes out; it is tried again, seldom, and given up in the end.
+    channel.handle_alarm(now(at), 11, alarm(11, "new", "raise", Priority::Critical));
+    assert_eq!(told(channel.poll_message(now(at))), ["new raise"]);
+    channel.handle_sent();
+    let due = channel.poll_timeout(now(at)).unwrap();
+    assert!(due > at && due <= at + 8_000);
+    assert_eq!(told(channel.poll_message(now(due))), ["a3 raise+clear"]);
+    channel.handle_failed(now(due), Failure::Unfit);
+    channel.handle_timeout(now(110_000));
+    assert_eq!(channel.counts().given_up, 1);
+    assert_eq!(channel.poll_timeout(now(110_000)), None);
+    assert_eq!(channel.progress().start(), 11);
+}
+
+#[test]
+fn what_is_set_aside_is_bounded() {
+    let mut channel = channel();
+    for n in 1..=MOST_ASIDE as u64 + 3 {
+        channel.handle_alarm(
+            now(n),
+            n,
+            alarm(n, &n.to_string(), "raise", Priority::Critical),
+        );
+        assert!(channel.poll_message(now(n)).is_some());
+        channel.handle_failed(now(n), Failure::Unfit);
+    }
+    assert_eq!(
+        (channel.pending(), channel.counts().given_up),
+        (MOST_ASIDE, 3)
+    );
 }
 
 #[test]
