@@ -39,7 +39,7 @@ pub(super) enum AlarmsVerb {
     Shelve {
         /// Alarm id
         id: String,
-        /// How long
+        /// How long; 0s: once, until the alarm is over
         #[arg(long = "for")]
         period: Span,
         #[command(flatten)]

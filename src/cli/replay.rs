@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::config::quantity::Span;
 use crate::packs;
 use crate::pipeline::convert::rule_json;
+use crate::pipeline::shard::Rules;
 use crate::pipeline::{bodies, feed};
 
 /// Which history, and which rules.
@@ -25,6 +26,9 @@ pub(super) struct ReplayArgs {
     /// From then on: RFC 3339, ms since 1970 UTC, or so long ago (`2h`)
     #[arg(long, value_parser = moment)]
     from: u64,
+    /// What happened so long before is run through the rules first, unseen, so that they know what they would have known
+    #[arg(long, default_value = "1h")]
+    warm_up: Span,
     /// Until just before then [default: now]
     #[arg(long, value_parser = moment)]
     to: Option<u64>,
@@ -66,12 +70,15 @@ pub(super) fn replay(args: &ReplayArgs) -> anyhow::Result<Done> {
         }
     };
     let to = args.to.unwrap_or_else(wall_ms);
-    let selection = Selection::between(args.from, to);
+    let begin = args.from.saturating_sub(args.warm_up.as_millis());
+    let selection = Selection::between(begin, to);
     let mut run = Run {
-        rules: rules::Engine::new(packs, rules::Limits::default()),
+        rules: Rules::new(packs, rules::Limits::default(), 1),
         out: std::io::BufWriter::new(std::io::stdout().lock()),
         output: args.place.output(),
+        from: args.from,
         now: (0, 0),
+        warmed: 0,
         events: 0,
         counts: [0; 4],
     };
@@ -90,6 +97,18 @@ pub(super) fn replay(args: &ReplayArgs) -> anyhow::Result<Done> {
         );
     }
     let [matches, alarms, commands, failures] = run.counts;
+    let (warmed, records) = (run.warmed, records - run.warmed);
+    if warmed > 0 {
+        eprintln!(
+            "{warmed} records of the {} before were run first, unseen (--warm-up)",
+            args.warm_up
+        );
+    } else if args.warm_up.as_millis() > 0 {
+        eprintln!(
+            "nothing is stored of the {} before: the rules begin without state",
+            args.warm_up
+        );
+    }
     eprintln!(
         "{records} records, {} metrics: {matches} matches, {alarms} alarms raised, {commands} commands suppressed, {failures} failures",
         run.events
@@ -110,11 +129,16 @@ fn load(args: &ReplayArgs) -> Result<Vec<rules::Pack>, Vec<crate::config::load::
 }
 
 struct Run<W: Write> {
-    rules: rules::Engine,
+    rules: Rules,
     out: W,
     output: Output,
+    /// From when on what happens is shown, ms UTC.
+    from: u64,
     /// Engine time and wall time of the record at hand, ms.
     now: (u64, u64),
+    /// Records before `from`.
+    warmed: u64,
+    /// Metrics from `from` on.
     events: u64,
     /// Matches, alarms raised, commands and failures.
     counts: [u64; 4],
@@ -128,7 +152,11 @@ impl<W: Write> Run<W> {
             Class::Birth | Class::Data => sparkplug::payload::decode_resolved(&record.body).ok(),
             _ => None,
         };
-        self.events += payload.as_ref().map_or(0, |p| p.metrics.len() as u64);
+        if record.received_ms < self.from {
+            self.warmed += 1;
+        } else {
+            self.events += payload.as_ref().map_or(0, |p| p.metrics.len() as u64);
+        }
         feed::record(&mut self.rules, record, payload.as_ref());
         self.drain()
     }
@@ -155,6 +183,9 @@ impl<W: Write> Run<W> {
                 .1
                 .saturating_sub(self.now.0.saturating_sub(engine_ms))
         };
+        if when(output).is_some_and(|engine_ms| at(engine_ms) < self.from) {
+            return Ok(());
+        }
         let (kind, line, object) = match output {
             rules::Output::Match(found) => {
                 let values: serde_json::Map<String, Value> = found
@@ -231,6 +262,17 @@ impl<W: Write> Run<W> {
             Output::Json => writeln!(self.out, "{object}"),
             Output::Table => writeln!(self.out, "{}", table::printable(&line)),
         }
+    }
+}
+
+/// Engine time of an output that is shown, ms.
+fn when(output: &rules::Output) -> Option<u64> {
+    match output {
+        rules::Output::Match(found) => Some(found.engine_ms),
+        rules::Output::Alarm(event) => Some(event.engine_ms),
+        rules::Output::Command(request) => Some(request.engine_ms),
+        rules::Output::EvalError(failure) => Some(failure.engine_ms),
+        rules::Output::TimedOut(_) | rules::Output::Late(_) | rules::Output::Evicted(_) => None,
     }
 }
 
