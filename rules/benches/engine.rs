@@ -54,8 +54,17 @@ fn resident() -> u64 {
     kib.unwrap_or(0) / 1024
 }
 
+/// Numbers that look random (splitmix64).
+fn mix(n: u64) -> u64 {
+    let z = n.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
 fn event(n: u64, device: &str, at_ms: u64) -> Event {
-    let spread = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+    // Multiples of one number would walk through the values in equal steps, and no device's would ever fall far.
+    let spread = mix(n);
     Event {
         key: Key::device("plant", "line", device),
         metric: "T".into(),
@@ -119,6 +128,10 @@ fn rules_cost() {
             .map(|_| cost(&rules))
             .min_by(|a, b| a.0.total_cmp(&b.0))
             .unwrap_or_default();
+        assert!(
+            matches > 0,
+            "{name}: nothing matched, so nothing was measured"
+        );
         let base = *first.get_or_insert(ns);
         println!("{name:<44} {ns:>12.0} {:>8.1} {matches:>9}", ns / base);
     }
