@@ -10,7 +10,7 @@ use super::Config;
 
 /// Keys, or tables of keys, that a reload takes. What a table of a listener is needed for (`mqtt.tls`) is taken only
 /// where that table was there at the start.
-const LIVE: [&str; 21] = [
+const LIVE: [&str; 24] = [
     "admin.token_file",
     "host.rebirth",
     "host.reorder_timeout",
@@ -23,7 +23,10 @@ const LIVE: [&str; 21] = [
     "mqtt.tls.key",
     "mqtt.users_file",
     "notify",
-    "rules",
+    "rules.dry_run",
+    "rules.paths",
+    "rules.use_shipped",
+    "rules.watch",
     "writes.confirm_timeout",
     "writes.default",
     "writes.hold_off",
