@@ -69,7 +69,7 @@ pub(super) fn timer_order(key: &Key) -> u64 {
         hash.text(name);
     }
     // Behind the rules that an input moves.
-    hash.0 | 1 << 63
+    hash.0 | (1 << 63)
 }
 
 impl Share {
@@ -105,8 +105,8 @@ impl Share {
             hash.text(device);
         }
         // Names that differ in their last letter differ in the low bits of the hash alone.
-        let mixed = (hash.0 ^ hash.0 >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        u32::try_from(mixed * u64::from(self.of) >> 32).unwrap_or(0)
+        let mixed = (hash.0 ^ (hash.0 >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        u32::try_from((mixed * u64::from(self.of)) >> 32).unwrap_or(0)
     }
 
     /// What of a key at a level is this share's.
