@@ -18,7 +18,8 @@ install -D -m 644 "$here/tmpfiles.conf" "$root/usr/lib/tmpfiles.d/sparkgate.conf
 install -D -m 644 "$here/sysusers.conf" "$root/usr/lib/sysusers.d/sparkgate.conf"
 mkdir -p "$root/etc/sparkgate/conf.d" "$root/etc/sparkgate/rules.d"
 printf '[gateway]\nid = "try"\n[rules]\nuse_shipped = ["press-cooling"]\n' >"$root/etc/sparkgate/sparkgate.toml"
-rm -rf "$root/stall" "$root/var/lib/private/sparkgate" "$root/etc/systemd/system/sparkgate.service.d"
+# A package that was removed leaves its unit masked.
+rm -rf "$root/etc/systemd/system/sparkgate.service" "$root/stall" "$root/var/lib/private/sparkgate" "$root/etc/systemd/system/sparkgate.service.d"
 [ -z "${TRY_STALL:-}" ] || touch "$root/stall"
 container_run "$root" <<'CHECKS'
 check "starts and says ready" systemctl start sparkgate
