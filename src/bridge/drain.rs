@@ -329,6 +329,7 @@ pub struct Drain {
 
 mod input;
 mod output;
+mod refusal;
 
 #[cfg(test)]
 mod tests;
