@@ -56,6 +56,8 @@ def until(what, seconds, look):
 
 def used(process):
     """CPU seconds and resident MiB."""
+    if process.poll() is not None:
+        sys.exit(f"{process.args} ended with {process.returncode}")
     fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     rss = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
