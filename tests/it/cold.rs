@@ -1,13 +1,18 @@
 //! The cold tier: what leaves the local disk lies in a store, once, and comes back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
 use crate::harness::fleet::{Fleet, Plan, setting};
 use crate::harness::gateway::{Gateway, free_address};
+use crate::harness::mqtt::Client;
+use crate::harness::nats::Nats;
 use crate::harness::proxy::{Cut, Proxy};
 use crate::harness::{export, tools, until};
 
@@ -153,6 +158,8 @@ fn a_folder_takes_what_leaves_the_disk_and_gives_it_back() {
 /// moto's S3 server.
 struct S3 {
     port: u16,
+    /// Over TLS.
+    secure: bool,
     child: Child,
 }
 
@@ -165,10 +172,21 @@ impl Drop for S3 {
 
 impl S3 {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Over TLS, with a certificate and its key.
+    fn start_tls(cert: &Path, key: &Path) -> Self {
+        let (cert, key) = (cert.display().to_string(), key.display().to_string());
+        Self::start_with(&["-s", "-c", &cert, "-k", &key])
+    }
+
+    fn start_with(more: &[&str]) -> Self {
         let port = free_address().port();
         let child = Command::new(tools::cold_python())
             .args(["-m", "moto.server", "-H", "127.0.0.1", "-p"])
             .arg(port.to_string())
+            .args(more)
             .env("INITIAL_NO_AUTH_ACTION_COUNT", "1000000")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -178,14 +196,23 @@ impl S3 {
         until("moto listens", 180, || {
             std::net::TcpStream::connect(("127.0.0.1", port)).ok()
         });
-        Self { port, child }
+        let secure = !more.is_empty();
+        Self {
+            port,
+            secure,
+            child,
+        }
     }
 
     /// What `s3_setup.py` prints.
     fn setup(&self, args: &[&str]) -> String {
         let output = Command::new(tools::cold_python())
             .arg(script("s3_setup.py"))
-            .arg(format!("http://127.0.0.1:{}", self.port))
+            .arg(format!(
+                "{}://127.0.0.1:{}",
+                if self.secure { "https" } else { "http" },
+                self.port
+            ))
             .args(args)
             .output()
             .expect("Python runs");
@@ -269,6 +296,113 @@ fn an_s3_server_may_be_away_and_refuse_and_nothing_is_lost() {
     assert_eq!(tables, manifests);
     assert_eq!(tables.len() as u64, objects(&gateway));
     read_foreign(&loaded, waiting);
+}
+
+/// A server of instance metadata (IMDSv2): hands out `keys` to whoever shows the token.
+struct Metadata {
+    address: std::net::SocketAddr,
+    served: Arc<AtomicU64>,
+}
+
+impl Metadata {
+    fn start(access: String, secret: String, session: String) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let served = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&served);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut stream = std::io::BufReader::new(stream);
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).unwrap_or(0) > 0 {}
+                let authorised = head
+                    .to_lowercase()
+                    .contains("x-aws-ec2-metadata-token: open-sesame");
+                let body = match head.split(' ').nth(1).unwrap_or_default() {
+                    "/latest/api/token" if head.starts_with("PUT ") => "open-sesame".to_owned(),
+                    "/latest/meta-data/iam/security-credentials/" if authorised => {
+                        "edge-box".to_owned()
+                    }
+                    "/latest/meta-data/iam/security-credentials/edge-box" if authorised => {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        format!(
+                            r#"{{"Code":"Success","LastUpdated":"2026-01-01T00:00:00Z","Type":"AWS-HMAC","AccessKeyId":"{access}","SecretAccessKey":"{secret}","Token":"{session}","Expiration":"2099-01-01T00:00:00Z"}}"#
+                        )
+                    }
+                    _ => String::new(),
+                };
+                let status = if body.is_empty() {
+                    "404 Not Found"
+                } else {
+                    "200 OK"
+                };
+                let _ = write!(
+                    stream.get_mut(),
+                    "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                    body.len()
+                );
+            }
+        });
+        Self { address, served }
+    }
+}
+
+/// An authority of this test alone, and a certificate of it for 127.0.0.1: files of authority, certificate, key.
+fn certificate(folder: &Path) -> [PathBuf; 3] {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).expect("a name");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let authority = params.self_signed(&key).expect("an authority");
+    let issuer = rcgen::Issuer::new(params, key);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()])
+        .expect("a name")
+        .signed_by(&key, &issuer)
+        .expect("a certificate");
+    let files = ["ca.pem", "cert.pem", "key.pem"].map(|name| folder.join(name));
+    for (path, text) in files
+        .iter()
+        .zip([authority.pem(), certificate.pem(), key.serialize_pem()])
+    {
+        std::fs::write(path, text).expect("a file");
+    }
+    files
+}
+
+#[test]
+fn a_store_of_the_plants_own_authority_takes_the_instances_credentials() {
+    let home = tempfile::tempdir().expect("a folder");
+    let [ca, cert, key] = certificate(home.path());
+    let s3 = S3::start_tls(&cert, &key);
+    let good = s3.setup(&["role"]);
+    s3.setup(&["bucket", "plant"]);
+    let field = |name: &str| {
+        let line = good.lines().find(|line| line.starts_with(name));
+        let (_, value) = line.and_then(|line| line.split_once('=')).expect("a key");
+        value.trim().to_owned()
+    };
+    let metadata = Metadata::start(
+        field("aws_access_key_id"),
+        field("aws_secret_access_key"),
+        field("aws_session_token"),
+    );
+    let place = |trust: &str| {
+        format!(
+            "url = \"s3://plant/line-1\", endpoint = \"https://127.0.0.1:{}\", path_style = true, metadata_endpoint = \"http://{}\"{trust}",
+            s3.port, metadata.address
+        )
+    };
+    let mut gateway = Gateway::builder().config(&config(&place(""))).start();
+    let plan = Plan::of(3_000, 2, 1);
+    Fleet::start(gateway.mqtt, plan).finish();
+    fails_with(&gateway, "certificate");
+    let trust = format!(", ca = \"{}\"", ca.display());
+    gateway.edit(&place(""), &place(&trust));
+    gateway.restart();
+    all_cold(&gateway);
+    assert!(objects(&gateway) > 2);
+    assert!(metadata.served.load(Ordering::Relaxed) > 0);
+    export::is_complete(&gateway, plan);
 }
 
 /// Topics and payloads of `buffer export --format payloads`, read by a foreign decoder.
@@ -357,4 +491,68 @@ fn an_export_is_a_table_or_messages_that_others_read() {
         .filter_map(|row| row["value_int"].as_u64())
         .collect();
     assert_eq!(values, (plan.from..plan.to).collect());
+}
+
+#[test]
+fn a_large_object_goes_up_in_pieces_and_is_made_once() {
+    let s3 = S3::start();
+    let home = tempfile::tempdir().expect("a folder");
+    let keys = home.path().join("s3.keys");
+    std::fs::write(&keys, s3.setup(&["user"])).expect("keys");
+    s3.setup(&["bucket", "plant"]);
+    let config = format!(
+        "raw = [\"factory/#\"]\n[buffer]\nwarm = {{ ttl = \"1s\", segment = \"12MiB\", keep_delivered = \"0s\" }}\n\
+         cold = {{ url = \"s3://plant\", endpoint = \"http://127.0.0.1:{}\", path_style = true, credentials_file = \"{}\" }}\n",
+        s3.port,
+        keys.display()
+    );
+    // Nothing is delivered, so that the files stay on the disk.
+    let nats = Nats::absent();
+    let mut gateway = Gateway::builder()
+        .bridge(&nats.url())
+        .config(&config)
+        .start();
+    let mut client = Client::connect(gateway.mqtt, "camera", None);
+    // Bytes that don't compress: a xorshift.
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    for _ in 0..15 {
+        let mut picture = Vec::with_capacity(1 << 20);
+        while picture.len() < 1 << 20 {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            picture.extend_from_slice(&seed.to_le_bytes());
+        }
+        client.publish_acked("factory/camera", &picture, false);
+    }
+    until("a large object is stored", 120, || {
+        (cold(&gateway)["bytes"].as_u64()? > 9 << 20).then_some(())
+    });
+    let pieces = |text: String| {
+        let etags: BTreeMap<String, String> = serde_json::from_str(&text).expect("JSON");
+        let large = etags.into_iter().filter(|(_, etag)| etag.contains("-2"));
+        large.collect::<BTreeMap<_, _>>()
+    };
+    let stored = pieces(s3.setup(&["etags", "plant"]));
+    assert!(!stored.is_empty());
+    // As after a kill before the manifest: it is found, and not made anew.
+    gateway.kill();
+    for object in stored.keys() {
+        s3.setup(&["delete", "plant", &object.replace(".parquet", ".json")]);
+    }
+    std::fs::remove_file(gateway.folder().join("data/journal/cold")).expect("the index");
+    gateway.restart();
+    until("the object is known again", 120, || {
+        (cold(&gateway)["bytes"].as_u64()? > 9 << 20).then_some(())
+    });
+    let again = s3.setup(&["etags", "plant"]);
+    assert!(
+        stored
+            .keys()
+            .all(|object| again.contains(&object.replace(".parquet", ".json")))
+    );
+    assert_eq!(pieces(again), stored);
+    let lines = export::lines(&gateway);
+    let pictures = lines.iter().filter(|line| line["class"] == "raw").count();
+    assert_eq!(pictures, 15);
 }

@@ -22,6 +22,9 @@ use super::index::Entry;
 use super::{Fetch, Parts, http, table};
 use crate::digest::sha256;
 
+/// Bytes of a piece of a large object.
+const PIECE: usize = 8 << 20;
+
 /// Why the store can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -78,6 +81,8 @@ pub(crate) enum Put {
 pub(crate) struct Store {
     store: Arc<dyn ObjectStore>,
     prefix: String,
+    /// Behind a network: large objects go up in pieces.
+    remote: bool,
     handle: Handle,
     runtime: Option<Runtime>,
 }
@@ -164,6 +169,7 @@ impl Store {
                 (Some(runtime), handle)
             }
         };
+        let remote = matches!(place, Place::S3 { .. });
         let (store, prefix): (Arc<dyn ObjectStore>, _) = match place {
             Place::S3 { bucket, prefix } => (s3(config, &bucket)?, prefix),
             Place::File(folder) => {
@@ -176,6 +182,7 @@ impl Store {
         Ok(Self {
             store,
             prefix,
+            remote,
             handle,
             runtime,
         })
@@ -192,9 +199,13 @@ impl Store {
     /// Makes `key`, unless it is there.
     pub(crate) fn put(&self, key: &str, bytes: Bytes) -> Result<Put, StoreError> {
         let path = self.path(key);
-        let options = PutOptions::from(PutMode::Create);
-        let put = self.store.put_opts(&path, PutPayload::from(bytes), options);
-        let done = self.handle.block_on(put).map(|_| Put::Made);
+        let done = if self.remote && bytes.len() > PIECE {
+            self.handle.block_on(self.put_pieces(&path, bytes))
+        } else {
+            let options = PutOptions::from(PutMode::Create);
+            let put = self.store.put_opts(&path, PutPayload::from(bytes), options);
+            self.handle.block_on(put).map(|_| Put::Made)
+        };
         match done {
             Ok(put) => Ok(put),
             Err(
@@ -203,6 +214,32 @@ impl Store {
             ) => Ok(Put::Exists),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The same for what is large: a hiccup of the link costs one piece. The object comes to be with the last request,
+    /// which says "only if there is none yet" as any other.
+    async fn put_pieces(&self, path: &Path, mut bytes: Bytes) -> Result<Put, object_store::Error> {
+        // Known before it is all sent once more.
+        match self.store.head(path).await {
+            Ok(_) => return Ok(Put::Exists),
+            Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let mut upload = self.store.put_multipart(path).await?;
+        let mut sent = Ok(());
+        while !bytes.is_empty() && sent.is_ok() {
+            let piece = bytes.split_to(PIECE.min(bytes.len()));
+            sent = upload.put_part(PutPayload::from(piece)).await;
+        }
+        let done = match sent {
+            Ok(()) => upload.complete().await.map(|_| Put::Made),
+            Err(error) => Err(error),
+        };
+        if done.is_err() {
+            // Best effort: what is left of it is the server's to expire.
+            let _ = upload.abort().await;
+        }
+        done
     }
 
     pub(crate) fn get(&self, key: &str) -> Result<Bytes, StoreError> {
