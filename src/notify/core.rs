@@ -412,6 +412,12 @@ impl Channel {
         }
     }
 
+    /// A message that its receiver does not take stands aside.
+    #[must_use]
+    pub fn has_aside(&self) -> bool {
+        !self.aside.is_empty()
+    }
+
     /// Alarms that wait, and those in flight.
     #[must_use]
     pub fn pending(&self) -> usize {

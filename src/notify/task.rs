@@ -138,7 +138,10 @@ pub(super) async fn run(
                 if let Some(error) = &error {
                     tracing::warn!(receiver = %name, error, "alarms could not be told");
                 }
-                status.lock().unwrap_or_else(PoisonError::into_inner).error = error;
+                // What stands aside still has its reason, whatever arrived since.
+                if error.is_some() || !channel.has_aside() {
+                    status.lock().unwrap_or_else(PoisonError::into_inner).error = error;
+                }
             }
             () = tokio::time::sleep(wake.clamp(Duration::from_millis(1), LONGEST)) => {}
         }
