@@ -27,14 +27,42 @@ pub struct Prepared {
     pub token: Option<Token>,
 }
 
+/// What of a configuration can change while the gateway runs, read and checked.
+pub struct Changed {
+    /// The configuration and where its values come from.
+    pub loaded: Loaded<Config>,
+    /// Rule packs.
+    pub packs: Vec<rules::Pack>,
+    /// Token for writes over TCP.
+    pub token: Option<Token>,
+    preference: BackendPreference,
+}
+
 /// Reads the files and everything they name.
 ///
 /// # Errors
 /// Every mistake at once.
 pub fn prepare(file: Option<&Path>, folder: Option<&Path>) -> Result<Prepared, Vec<Diagnostic>> {
+    let (loaded, main) = load(file, folder)?;
+    from_loaded(loaded, main)
+}
+
+/// As [`prepare`], without the models: they take seconds to open, and those that run stay.
+///
+/// # Errors
+/// Every mistake at once.
+pub fn changed(file: Option<&Path>, folder: Option<&Path>) -> Result<Changed, Vec<Diagnostic>> {
+    let (loaded, main) = load(file, folder)?;
+    check(loaded, main)
+}
+
+fn load<'a>(
+    file: Option<&'a Path>,
+    folder: Option<&Path>,
+) -> Result<(Loaded<Config>, &'a Path), Vec<Diagnostic>> {
     let main = file.unwrap_or_else(|| Path::new(crate::config::DEFAULT_FILE));
     match Config::usable(&Config::texts(file, folder)?) {
-        (Some(loaded), wrong) if wrong.is_empty() => from_loaded(loaded, main),
+        (Some(loaded), wrong) if wrong.is_empty() => Ok((loaded, main)),
         (Some(loaded), mut wrong) => {
             wrong.extend(named_files(&loaded.value, main));
             Err(wrong)
@@ -49,7 +77,8 @@ fn named_files(config: &Config, main: &Path) -> Vec<Diagnostic> {
     let mut wrong = packs::configured(&config.rules).err().unwrap_or_default();
     let preference = BackendPreference::parse(&config.models.backend)
         .unwrap_or_else(|_| BackendPreference::builtin());
-    let (_, errors) = load_models(config, &preference, main, &mut wrong);
+    wrong.extend(unknown_models(config, main));
+    let (_, errors) = load_models(config, &preference);
     wrong.extend(errors.into_iter().map(|message| Diagnostic {
         file: main.to_path_buf(),
         place: None,
@@ -62,7 +91,39 @@ fn named_files(config: &Config, main: &Path) -> Vec<Diagnostic> {
 ///
 /// # Errors
 /// Every mistake at once.
-pub fn from_loaded(mut loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<Diagnostic>> {
+pub fn from_loaded(loaded: Loaded<Config>, main: &Path) -> Result<Prepared, Vec<Diagnostic>> {
+    let Changed {
+        loaded,
+        packs,
+        token,
+        preference,
+    } = check(loaded, main)?;
+    let config = &loaded.value;
+    let (registry, mut model_errors) = load_models(config, &preference);
+    let texts = crate::texts::find(&config.models.paths).unwrap_or_else(|errors| {
+        model_errors.extend(errors);
+        None
+    });
+    if texts.is_none() {
+        let phrases: Vec<Arc<str>> = packs
+            .iter()
+            .flat_map(rules::Pack::phrases)
+            .cloned()
+            .collect();
+        model_errors.extend(crate::texts::missing(&phrases));
+    }
+    Ok(Prepared {
+        loaded,
+        packs,
+        registry,
+        texts,
+        model_errors,
+        token,
+    })
+}
+
+/// Everything but the models.
+fn check(mut loaded: Loaded<Config>, main: &Path) -> Result<Changed, Vec<Diagnostic>> {
     take_credentials(&mut loaded.value);
     let config = &loaded.value;
     let mut wrong = Vec::new();
@@ -123,77 +184,53 @@ pub fn from_loaded(mut loaded: Loaded<Config>, main: &Path) -> Result<Prepared, 
             Vec::new()
         }
     };
-    let (registry, mut model_errors) = load_models(config, &preference, main, &mut wrong);
-    let texts = crate::texts::find(&config.models.paths).unwrap_or_else(|errors| {
-        model_errors.extend(errors);
-        None
-    });
-    if texts.is_none() {
-        let phrases: Vec<Arc<str>> = packs
-            .iter()
-            .flat_map(rules::Pack::phrases)
-            .cloned()
-            .collect();
-        model_errors.extend(crate::texts::missing(&phrases));
-    }
+    wrong.extend(unknown_models(config, main));
     if wrong.is_empty() {
-        Ok(Prepared {
+        Ok(Changed {
             loaded,
             packs,
-            registry,
-            texts,
-            model_errors,
             token,
+            preference,
         })
     } else {
         Err(wrong)
     }
 }
 
-/// The models a configuration names. One that fails its golden rows on this machine is left out with its reason:
-/// a gateway without a model is better than no gateway.
-fn load_models(
-    config: &Config,
-    preference: &BackendPreference,
-    main: &Path,
-    wrong: &mut Vec<Diagnostic>,
-) -> (Option<Registry>, Vec<String>) {
-    let sources = model_sources(config);
+/// Names in `use_shipped` of models that are not built in.
+fn unknown_models(config: &Config, main: &Path) -> Vec<Diagnostic> {
     let shipped: Vec<&str> = Registry::shipped().collect();
-    for name in config
-        .models
-        .use_shipped
-        .iter()
+    let names = config.models.use_shipped.iter();
+    names
         .filter(|name| *name != "*" && !shipped.contains(&name.as_str()))
-    {
-        let near = crate::config::load::nearest(name, shipped.iter().copied());
-        wrong.push(Diagnostic {
-            file: main.to_path_buf(),
-            place: None,
-            message: near.map_or_else(
-                || format!("models.use_shipped: no model `{name}` is built in"),
-                |near| {
-                    format!(
-                        "models.use_shipped: no model `{name}` is built in; did you mean `{near}`?"
-                    )
-                },
-            ),
-        });
-    }
+        .map(|name| {
+            let mut message = format!("models.use_shipped: no model `{name}` is built in");
+            if let Some(near) = crate::config::load::nearest(name, shipped.iter().copied()) {
+                message.push_str(&format!("; did you mean `{near}`?"));
+            }
+            Diagnostic {
+                file: main.to_path_buf(),
+                place: None,
+                message,
+            }
+        })
+        .collect()
+}
+
+/// The models a configuration names, in the versions that were promoted. One that fails its golden rows on this machine
+/// is left out with its reason: a gateway without a model is better than no gateway.
+fn load_models(config: &Config, preference: &BackendPreference) -> (Option<Registry>, Vec<String>) {
+    let sources = model_sources(config);
     if sources.is_empty() {
         return (None, Vec::new());
     }
-    let (mut registry, errors) = Registry::load_usable(&sources, preference);
+    let (promoted, mut errors) = crate::rollout::promoted(&rollout_file(config), preference);
+    let (mut registry, refused) = Registry::load_in_place(&sources, preference, promoted);
     let chosen = &config.models.use_shipped;
     if !chosen.iter().any(|name| name == "*") {
         registry.keep(|name| chosen.iter().any(|chosen| chosen == name));
     }
-    let mut errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    errors.extend(crate::rollout::restore(
-        &mut registry,
-        &rollout_file(config),
-        preference,
-    ));
+    errors.extend(refused.iter().map(ToString::to_string));
     let any = registry.models().next().is_some();
     (any.then_some(registry), errors)
 }

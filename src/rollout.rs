@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use models::runner::RolloutError;
-use models::{BackendPreference, Registry, Runner, Source, registry};
+use models::{BackendPreference, Runner, Source, registry};
 use serde::{Deserialize, Serialize};
 
 /// What to do with a model's versions.
@@ -121,26 +121,22 @@ fn read(file: &Path) -> Result<BTreeMap<String, Entry>, String> {
     })
 }
 
-/// Puts promoted versions in the place of the configured ones; the reasons for those that can't be used.
-pub fn restore(
-    registry: &mut Registry,
+/// The promoted versions, opened, and the reasons for those that can't be used.
+pub fn promoted(
     file: &Path,
     preference: &BackendPreference,
-) -> Vec<String> {
+) -> (Vec<registry::ActiveModel>, Vec<String>) {
     let entries = match read(file) {
         Ok(entries) => entries,
-        Err(problem) => return vec![problem],
+        Err(problem) => return (Vec::new(), vec![problem]),
     };
-    let mut problems = Vec::new();
+    let (mut models, mut problems) = (Vec::new(), Vec::new());
     for (name, entry) in &entries {
         let Version::Folder(folder) = &entry.active else {
             continue;
         };
-        if registry.get(name).is_none() {
-            continue;
-        }
         match registry::open_folder(folder, preference) {
-            Ok(model) if *model.files.manifest.name == **name => registry.replace(model),
+            Ok(model) if *model.files.manifest.name == **name => models.push(model),
             Ok(model) => problems.push(format!(
                 "{}: is `{}` now, `{name}` was promoted from there; the configured version runs",
                 folder.display(),
@@ -152,7 +148,7 @@ pub fn restore(
             )),
         }
     }
-    problems
+    (models, problems)
 }
 
 impl Rollouts {
@@ -312,21 +308,11 @@ mod tests {
         let file = folder.path().join("rollout.json");
         let text = r#"{"univariate-anomaly":{"active":{"folder":"/nonexistent"}},"unknown":{}}"#;
         std::fs::write(&file, text).unwrap();
-        let preference = BackendPreference::builtin();
-        let mut registry = Registry::embedded().unwrap();
-        let problems = restore(&mut registry, &file, &preference);
+        let (models, problems) = promoted(&file, &BackendPreference::builtin());
+        assert!(models.is_empty());
         assert!(
             problems.len() == 1 && problems[0].contains("configured version runs"),
             "{problems:?}"
-        );
-        assert_eq!(
-            &*registry
-                .get("univariate-anomaly")
-                .unwrap()
-                .files
-                .manifest
-                .version,
-            "1.0.0"
         );
     }
 }

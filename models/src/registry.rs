@@ -11,7 +11,7 @@ use crate::golden::{self, Golden, GoldenError};
 use crate::load::{self, open_on};
 use crate::manifest::{File, MAX_FILE_BYTES, Manifest, ManifestError, Variant};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -150,6 +150,8 @@ pub struct Registry {
     pub(crate) models: BTreeMap<Arc<str>, ActiveModel>,
     /// In order of preference; a runner moves to the next when one fails.
     pub(crate) backends: Vec<Arc<dyn Backend>>,
+    /// Names that came from the binary, whatever version stands there now.
+    pub(crate) built_in: BTreeSet<Arc<str>>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -183,8 +185,29 @@ impl Registry {
         Self::load_on(sources, preference.backends())
     }
 
+    /// [`Self::load_usable`], but the models that are given open already stand in the place
+    /// of the sources' of their names, which are not opened. One whose name no source has
+    /// is left out.
+    pub fn load_in_place(
+        sources: &[Source],
+        preference: &BackendPreference,
+        open: Vec<ActiveModel>,
+    ) -> (Self, Vec<LoadError>) {
+        let named = |model: ActiveModel| (model.files.manifest.name.clone(), model);
+        let open = open.into_iter().map(named).collect();
+        Self::load_with(sources, preference.backends(), open)
+    }
+
     /// [`Self::load_usable`] on backends that the caller made, in order of preference.
     pub fn load_on(sources: &[Source], backends: Vec<Arc<dyn Backend>>) -> (Self, Vec<LoadError>) {
+        Self::load_with(sources, backends, BTreeMap::new())
+    }
+
+    fn load_with(
+        sources: &[Source],
+        backends: Vec<Arc<dyn Backend>>,
+        mut open: BTreeMap<Arc<str>, ActiveModel>,
+    ) -> (Self, Vec<LoadError>) {
         let mut errors = Vec::new();
         let mut found: BTreeMap<Arc<str>, ModelFiles> = BTreeMap::new();
         for source in sources {
@@ -211,7 +234,15 @@ impl Registry {
             }
         }
         let mut models = BTreeMap::new();
+        let mut built_in = BTreeSet::new();
         for (name, files) in found {
+            if files.origin == BUILT_IN {
+                built_in.insert(name.clone());
+            }
+            if let Some(model) = open.remove(&name) {
+                models.insert(name, model);
+                continue;
+            }
             match open_on(&Arc::new(files), &backends, Vec::new()) {
                 Ok(model) => {
                     models.insert(name, model);
@@ -220,7 +251,12 @@ impl Registry {
             }
         }
         errors.extend(lighter_problems(&models));
-        (Self { models, backends }, errors)
+        let registry = Self {
+            models,
+            backends,
+            built_in,
+        };
+        (registry, errors)
     }
 
     /// The built-in models on tract, which is always there.
@@ -236,8 +272,10 @@ impl Registry {
     /// Keeps of the built-in models those whose name is wanted, and the lighter ones that
     /// any model that stays names.
     pub fn keep(&mut self, wanted: impl Fn(&str) -> bool) {
+        let built_in = &self.built_in;
         let stays = |model: &ActiveModel| {
-            model.files.origin != BUILT_IN || wanted(&model.files.manifest.name)
+            let name = &model.files.manifest.name;
+            !built_in.contains(name) || wanted(name)
         };
         let lighter: Vec<Arc<str>> = self
             .models
@@ -247,11 +285,6 @@ impl Registry {
             .collect();
         self.models
             .retain(|name, model| stays(model) || lighter.contains(name));
-    }
-
-    /// Puts a model in the place of the one of its name, or beside the others.
-    pub fn replace(&mut self, model: ActiveModel) {
-        self.models.insert(model.files.manifest.name.clone(), model);
     }
 
     /// One model.

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::watch::{PERIOD, Watch};
 use super::{ConfigArgs, EX_CONFIG};
 use crate::daemon::{Ended, Gateway, watchdog};
-use crate::prepare::{Prepared, prepare};
+use crate::prepare::{Changed, Prepared, changed, prepare};
 use crate::telemetry::chain;
 
 /// Runs until a signal or a failure.
@@ -161,10 +161,10 @@ async fn reload(
         file.map(std::path::Path::to_owned),
         folder.map(std::path::Path::to_owned),
     );
-    // Models are run on their golden rows: not on a thread that serves sockets.
-    let read = tokio::task::spawn_blocking(move || prepare(file.as_deref(), folder.as_deref()));
+    // Packs may be many: not on a thread that serves sockets.
+    let read = tokio::task::spawn_blocking(move || changed(file.as_deref(), folder.as_deref()));
     let rules = match read.await {
-        Ok(Ok(prepared)) => Some(take(shared, prepared).await),
+        Ok(Ok(changed)) => Some(take(shared, changed).await),
         Ok(Err(errors)) => {
             shared.configured.refused(errors.len());
             refused(
@@ -183,13 +183,13 @@ async fn reload(
 }
 
 /// Puts in force what needs no restart, and only that; see `config::change`.
-async fn take(shared: &crate::admin::Shared, prepared: Prepared) -> crate::config::Rules {
-    let Prepared {
+async fn take(shared: &crate::admin::Shared, changed: Changed) -> crate::config::Rules {
+    let Changed {
         loaded,
         packs,
         token,
         ..
-    } = prepared;
+    } = changed;
     let (running, fresh) = (shared.configured.config(), loaded.value);
     let mut next = crate::config::change::take(&running, &fresh);
     let mut mistakes = 0;

@@ -176,3 +176,25 @@ fn a_path_that_is_not_there_is_an_error() {
     let list = errors(Path::new("/nonexistent/models"));
     assert!(matches!(&list[..], [LoadError::Read { .. }]));
 }
+
+#[test]
+fn a_version_that_is_open_stands_in_the_place_of_the_source_s() {
+    let root = tempfile::tempdir().unwrap();
+    let builtin = BackendPreference::builtin();
+    let promoted = copy(root.path(), "univariate-anomaly");
+    edit(&promoted, "version = \"1.0.0\"", "version = \"1.1.0\"");
+    let open = || vec![open_folder(&promoted, &builtin).unwrap()];
+    let (mut registry, errors) = Registry::load_in_place(&[Source::Embedded], &builtin, open());
+    assert!(errors.is_empty(), "{errors:?}");
+    let version = |registry: &Registry| {
+        let model = registry.get("univariate-anomaly")?;
+        Some(model.files.manifest.version.to_string())
+    };
+    assert_eq!(version(&registry).as_deref(), Some("1.1.0"));
+    // It is still the built-in model's place.
+    registry.keep(|name| name == "vibration-ae");
+    assert_eq!(version(&registry), None);
+    // Nobody asked for a model of that name.
+    let (registry, _) = Registry::load_in_place(&[], &builtin, open());
+    assert_eq!(registry.models().count(), 0);
+}

@@ -22,6 +22,7 @@ mod status;
 mod thin;
 mod worker;
 
+pub use drift::BACK as DRIFT_BACK;
 pub use event::{Event, Inference, NoVerdict, Request, Skipped};
 pub use status::{CandidateStatus, ModelStatus};
 
@@ -162,7 +163,9 @@ impl Runner {
     ) -> Result<Self, SpawnError> {
         let sink: Sink = Arc::new(sink);
         let epoch = Instant::now();
-        let Registry { models, backends } = registry;
+        let Registry {
+            models, backends, ..
+        } = registry;
         let mut slots = BTreeMap::new();
         let mut threads = Vec::with_capacity(models.len());
         for (name, mut model) in models {

@@ -150,6 +150,7 @@ impl Bench {
         let registry = Registry {
             models,
             backends: backends.clone(),
+            built_in: Default::default(),
         };
         let runner = Runner::spawn(registry, RunnerConfig::default(), move |e| {
             sink.lock().unwrap().push(e);
@@ -327,6 +328,7 @@ fn a_model_that_hangs_blocks_neither_submitting_nor_the_others() {
     let registry = Registry {
         models: models.into(),
         backends: vec![slow_backend],
+        built_in: Default::default(),
     };
     let answers = Arc::new(AtomicU64::new(0));
     let counter = answers.clone();
@@ -388,6 +390,7 @@ fn a_slow_model_falls_back_to_its_lighter_one_and_comes_back() {
     let registry = Registry {
         models: models.into(),
         backends: vec![slow_backend],
+        built_in: Default::default(),
     };
     let events = Arc::new(Mutex::new(Vec::new()));
     let sink = events.clone();
