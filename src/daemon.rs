@@ -27,6 +27,7 @@ use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::pipeline::checkpoint::Checkpointer;
 use crate::pipeline::core::{Core, Settings};
+use crate::pipeline::own::{self, Own};
 use crate::pipeline::shard::Rules;
 use crate::pipeline::task::{CoreThread, Parts};
 use crate::pipeline::texts::Texts;
@@ -210,7 +211,12 @@ impl Gateway {
         let windows = registry.as_ref().map(prepare::windower);
         let mut core = Core::new(settings, host, rules, windows, actuation, recovery.last_id);
         if let Some(setup) = &texts {
-            core.set_texts(Texts::new(setup.manifest.metrics.iter().cloned()));
+            let manifest = &setup.manifest;
+            let version = manifest.vector_version.clone();
+            let mut texts = Texts::new(version, manifest.metrics.iter().cloned());
+            let kept = restored.texts.iter();
+            texts.restore(kept.map(|(place, bytes)| (*place, bytes.as_slice())));
+            core.set_texts(texts);
         }
         recall(
             &mut core,
@@ -229,6 +235,9 @@ impl Gateway {
             },
         )
         .context("replay of the journal")?;
+        if let (Some(embedder), Some(texts)) = (&embedder, core.texts()) {
+            embedder.recall(texts.alarms().cloned().collect())?;
+        }
         core.check_births();
         // Whatever was live before the restart is stale until its node speaks.
         core.host_mut()
@@ -305,7 +314,8 @@ impl Gateway {
             );
             core.handle
                 .ask(move |core, now, ports| {
-                    core.tell(now, "audit", "audit_broken", &message, true, ports);
+                    let own = Own::event(own::AUDIT, "audit_broken", "", &message, true);
+                    core.tell(now, own, ports);
                 })
                 .await?;
         }

@@ -20,13 +20,13 @@ mod window;
 pub use alarm::AlarmError;
 pub use engine::{
     AlarmInfo, Counts, DeathCause, Engine, Explained, Finding, Guard, Lent, Limits, Mismatch,
-    Place, Router, RuleInfo, Share,
+    OwnAlarm, Place, Router, RuleInfo, Share,
 };
 pub use event::{Cause, Event, EventKind, Key, Level, QUALITY_GOOD, Sample};
 pub use lang::{EvalError, ExprProblem, Glob, LoadError, Pack, Problem, load_packs};
 pub use output::{
     AlarmAction, AlarmEvent, AlarmStatus, CommandRequest, Confirm, EvalFailure, EvictReason,
-    Evicted, Expect, Late, Match, Output, Priority, TimedOut, Undo, Values,
+    Evicted, Expect, Late, Match, OnRestart, Output, Priority, TimedOut, Undo, Values,
 };
 pub use shipped::shipped;
 pub use snapshot::Corrupt;

@@ -162,6 +162,7 @@ words!(
     High = "high",
     Critical = "critical",
 );
+words!(OnRestart, Undo = "undo", Finish = "finish",);
 words!(
     AlarmStatus,
     Normal = "normal",
@@ -226,6 +227,9 @@ pub struct AlarmEvent {
     pub stale: bool,
     /// Raised from history.
     pub historical: bool,
+    /// One of the program's own that has no end but its acknowledgement; see
+    /// [`OwnAlarm::until_ack`](crate::OwnAlarm::until_ack).
+    pub until_ack: bool,
 }
 
 /// What confirms a command.
@@ -270,6 +274,16 @@ pub struct Undo {
     pub repeatable: bool,
 }
 
+/// What becomes of a sequence of commands that a restart of the gateway interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnRestart {
+    /// What was done is taken back.
+    #[default]
+    Undo,
+    /// It goes on with the first command that was not sent, while its time to live allows; otherwise it is taken back.
+    Finish,
+}
+
 /// A write that a rule asks for. Commands of one match come one after the other, in order; the next
 /// is to be sent when the one before is done, and when one fails, those before it are taken back in
 /// reverse.
@@ -307,6 +321,8 @@ pub struct CommandRequest {
     pub dry_run: bool,
     /// To wait until the causing record is on disk.
     pub durable: bool,
+    /// What becomes of the sequence when a restart interrupts it.
+    pub on_restart: OnRestart,
     /// Record and position that led to it.
     pub cause: Cause,
     /// Engine time, ms.

@@ -33,6 +33,8 @@ struct Owner {
     /// Until then writers below this priority are held off.
     fight: Option<(u64, i32)>,
     told_ms: Option<u64>,
+    /// When two last wanted different values while that was told.
+    fought_ms: u64,
 }
 
 /// Owners of metrics.
@@ -40,6 +42,8 @@ struct Owner {
 pub(super) struct Owners {
     by_metric: HashMap<(Target, Arc<str>), Owner>,
     notices: VecDeque<Notice>,
+    /// Told, and not over.
+    fights: Vec<(Target, Arc<str>)>,
 }
 
 /// A writer and what it wants.
@@ -78,6 +82,7 @@ impl Owners {
         let by = owner.by.clone();
         if tell {
             owner.tell(now_ms, claim, true, &mut self.notices);
+            note(&mut self.fights, claim);
         }
         Err(Refusal::passing(format!(
             "priority: {by} wrote this metric just now with a higher priority"
@@ -104,6 +109,7 @@ impl Owners {
                         since_ms: now_ms,
                         fight: None,
                         told_ms: None,
+                        fought_ms: now_ms,
                     },
                 );
             }
@@ -118,6 +124,7 @@ impl Owners {
                 let top = owner.priority.max(claim.priority);
                 owner.fight = Some((now_ms + WINDOW_MS, top));
                 owner.tell(now_ms, claim, false, &mut self.notices);
+                note(&mut self.fights, claim);
             }
         }
         owner.by = claim.by.clone();
@@ -129,10 +136,43 @@ impl Owners {
     pub(super) fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
+
+    /// When the first fight may be over, ms.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.fights.iter().map(|key| self.over_at(key)).min()
+    }
+
+    /// Tells which fights are over.
+    pub(super) fn advance(&mut self, now_ms: u64) {
+        let fights = std::mem::take(&mut self.fights);
+        let (over, on) = fights
+            .into_iter()
+            .partition(|key| self.over_at(key) <= now_ms);
+        self.fights = on;
+        for (target, metric) in over {
+            self.notices.push_back(Notice::FightOver { target, metric });
+        }
+    }
+
+    /// 0 for one whose metric is not remembered any more.
+    fn over_at(&self, key: &(Target, Arc<str>)) -> u64 {
+        let owner = self.by_metric.get(key);
+        owner.map_or(0, |owner| owner.fought_ms.saturating_add(WINDOW_MS))
+    }
+}
+
+/// A fight was told; it is looked after until it is over. Their number is that of the metrics remembered at most.
+fn note(fights: &mut Vec<(Target, Arc<str>)>, claim: Claim<'_>) {
+    let is =
+        |(target, metric): &(Target, Arc<str>)| target == claim.target && metric == claim.metric;
+    if !fights.iter().any(is) {
+        fights.push((claim.target.clone(), claim.metric.clone()));
+    }
 }
 
 impl Owner {
     fn tell(&mut self, now_ms: u64, claim: Claim<'_>, held: bool, notices: &mut VecDeque<Notice>) {
+        self.fought_ms = now_ms;
         if self.told_ms.is_some_and(|at| now_ms < at + WINDOW_MS) || notices.len() >= MOST_NOTICES {
             return;
         }
@@ -227,6 +267,15 @@ mod tests {
             arena.owners.poll_notice(),
             Some(Notice::Fight { held: true, holder, .. }) if &*holder == "high"
         ));
+        arena.owners.advance(100_000);
+        assert_eq!(arena.owners.poll_notice(), None, "it was fought at 45 s");
+        assert_eq!(arena.owners.deadline(), Some(105_000));
+        arena.owners.advance(105_000);
+        assert!(matches!(
+            arena.owners.poll_notice(),
+            Some(Notice::FightOver { .. })
+        ));
+        assert_eq!(arena.owners.deadline(), None);
         // One that goes quiet lets the other one in again.
         assert!(arena.write(200_000, "low", 1, 0));
     }

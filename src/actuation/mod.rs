@@ -8,8 +8,10 @@
 //! leaves when the caller says, with [`Actuation::handle_stored`], that its [`Step`] is on disk; a sequence goes on to
 //! its next write when the one before is confirmed, and when one fails, the `undo` writes of the earlier ones run in
 //! reverse, each confirmed likewise. An undo whose target is away waits for it, [`Limits::undo_patience_ms`] long.
-//! After a crash [`Actuation::resume`] takes a sequence back up: forward steps are never sent again, what may have
-//! happened is taken back.
+//! After a crash [`Actuation::resume`] takes a sequence back up. What may have happened is taken back, or, where the plan
+//! says so, the sequence goes on with the first step that was not sent, as long as that step's time to live allows. A
+//! forward step that may have left is sent again only where it is repeatable; else the device is asked whether it shows
+//! it ([`Status::Confirmed`], and on), and if it does not, all is taken back.
 //!
 //! ```text
 //!            judge ok            on disk, judge ok
@@ -43,7 +45,9 @@ mod run;
 
 pub use confirm::{Confirm, Expect};
 pub use hold::{Hold, HoldError, Holds};
-pub use plan::{Gate, Interlock, Limits, Notice, Plan, Refusal, Status, Step, Target, Write};
+pub use plan::{
+    Gate, Interlock, Limits, Notice, OnRestart, Plan, Refusal, Status, Step, Target, Write,
+};
 pub use policy::{Policy, PolicyRule, in_range};
 pub use resume::{Happened, Interrupted};
 
@@ -199,7 +203,7 @@ impl Actuation {
     /// A target's birth: undo writes that wait for it go on.
     pub fn handle_birth(&mut self, now_ms: u64, target: &Target, gate: &mut dyn Gate) {
         for number in self.concerned(target) {
-            self.retry_parked(now_ms, number, gate);
+            self.retry(now_ms, number, gate);
         }
     }
 
@@ -220,6 +224,7 @@ impl Actuation {
             self.overdue(now_ms, number, gate);
         }
         self.holds.expire(now_ms);
+        self.owners.advance(now_ms);
         if self.rate.len() > 4096 {
             self.rate
                 .retain(|_, (second, _)| *second + 1 >= now_ms / 1000);
@@ -231,10 +236,10 @@ impl Actuation {
     pub fn poll_timeout(&self) -> Option<u64> {
         let hold = self.holds.next_expiry();
         let timer = self.timers.first().map(|(at, _)| *at);
-        match (hold, timer) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [hold, timer, self.owners.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The next step that happened.

@@ -83,6 +83,18 @@ pub struct Plan {
     pub deadline_ms: u64,
     /// At least one.
     pub writes: Vec<Write>,
+    /// What becomes of a sequence that a restart interrupts.
+    pub on_restart: OnRestart,
+}
+
+/// What becomes of a sequence that a restart interrupts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnRestart {
+    /// What may have happened is taken back.
+    #[default]
+    Undo,
+    /// It goes on while the time to live of its step allows; otherwise it is taken back.
+    Finish,
 }
 
 impl Plan {
@@ -293,6 +305,13 @@ pub enum Notice {
         /// The rival's writes are held off.
         held: bool,
     },
+    /// Nobody has fought over the metric for a while.
+    FightOver {
+        /// Who is written to.
+        target: Target,
+        /// The metric.
+        metric: Arc<str>,
+    },
     /// A step could not be taken back: the plant is in between.
     NotUndone {
         /// The step.
@@ -311,9 +330,24 @@ impl Notice {
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Fight { .. } => "write_fight",
+            Self::Fight { .. } | Self::FightOver { .. } => "write_fight",
             Self::NotUndone { .. } => "not_undone",
         }
+    }
+
+    /// What it is about: target and metric.
+    #[must_use]
+    pub fn of(&self) -> String {
+        let (Self::Fight { target, metric, .. }
+        | Self::FightOver { target, metric }
+        | Self::NotUndone { target, metric, .. }) = self;
+        format!("{target} {metric}")
+    }
+
+    /// Whether it says that what was told before is over.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        matches!(self, Self::FightOver { .. })
     }
 }
 
@@ -336,6 +370,9 @@ impl std::fmt::Display for Notice {
                 } else {
                     write!(f, "the priorities are equal, so the later one wins")
                 }
+            }
+            Self::FightOver { target, metric } => {
+                write!(f, "nobody fights over {metric} of {target} any more")
             }
             Self::NotUndone {
                 id,

@@ -1,7 +1,7 @@
 //! A sequence that a crash interrupted, taken up again from what the journal says of it.
 
-use super::run::Running;
-use super::{Actuation, Gate, Notice, Plan, Status};
+use super::run::{Phase, Running};
+use super::{Actuation, Gate, Notice, OnRestart, Plan, Status};
 
 /// One journalled step of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,9 @@ pub struct Interrupted {
     pub plan: Plan,
     /// Its steps, oldest first, without one that ended it.
     pub steps: Vec<Happened>,
+    /// Time since the newest of them, ms, also that in which nothing ran; `None`: not known, as by a clock that is not
+    /// to be trusted.
+    pub idle_ms: Option<u64>,
 }
 
 /// Where an interrupted plan stood.
@@ -36,6 +39,17 @@ struct Place {
 }
 
 impl Interrupted {
+    /// How much of a step's time is left, ms: of the one whose outcome is not known, else of the next one. `None`: the
+    /// sequence is not to go on.
+    fn left_ms(&self, place: &Place) -> Option<u64> {
+        if self.plan.on_restart != OnRestart::Finish || place.undoing || place.failed {
+            return None;
+        }
+        let at = place.at + usize::from(!place.open);
+        let ttl = self.plan.writes.get(at)?.ttl_ms?;
+        ttl.checked_sub(self.idle_ms?)
+    }
+
     fn place(&self) -> Place {
         let mut place = Place::default();
         for step in &self.steps {
@@ -71,17 +85,22 @@ const NOT_SENT: &str = "restart: the gateway stopped before it was sent";
 impl Actuation {
     /// Takes an interrupted sequence up again, before anything else is asked.
     ///
-    /// A forward write whose outcome is not known is told as timed out and never sent again. Then everything that may
-    /// have happened is taken back, in reverse, as if a step had failed; an undo of unknown outcome is sent again
-    /// where it is repeatable.
+    /// A plan that says [`OnRestart::Finish`] goes on while there is time. Of any other a forward write whose outcome is
+    /// not known is told as timed out and never sent again; then everything that may have happened is taken back, in
+    /// reverse, as if a step had failed; an undo of unknown outcome is sent again where it is repeatable.
     pub fn resume(&mut self, now_ms: u64, interrupted: Interrupted, gate: &mut dyn Gate) {
         let place = interrupted.place();
+        let left_ms = interrupted.left_ms(&place);
         self.remember(&interrupted.plan.id);
         let number = self.take_number();
         let mut running = Running::new(now_ms, interrupted.plan);
         running.at = place.at;
         running.done = place.done;
         running.undoing = place.undoing;
+        if let Some(left_ms) = left_ms {
+            let by = now_ms.saturating_add(left_ms);
+            return self.go_on(now_ms, number, running, place.open, by, gate);
+        }
         running.failed = Some("undone since the gateway stopped in the middle".to_owned());
         let again =
             place.undoing && place.open && running.current().is_some_and(|write| write.repeatable);
@@ -114,5 +133,34 @@ impl Actuation {
         }
         running.undoing = true;
         self.undo_next(now_ms, number, running, gate);
+    }
+
+    /// Goes on forward; the step that is next, or whose outcome is asked for, has time until `by_ms`.
+    fn go_on(
+        &mut self,
+        now_ms: u64,
+        number: u64,
+        mut running: Running,
+        open: bool,
+        by_ms: u64,
+        gate: &mut dyn Gate,
+    ) {
+        running.patient = true;
+        if !open {
+            running.turn_to(now_ms, running.at + 1);
+        }
+        running.send_by = Some(by_ms);
+        let Some(write) = running.current().cloned() else {
+            return;
+        };
+        if open && !write.repeatable {
+            running.phase = Phase::Asked { until_ms: by_ms };
+            self.running.insert(number, running);
+            self.watch(number, &write);
+            self.ask(now_ms, number, gate);
+        } else {
+            self.running.insert(number, running);
+            self.begin(now_ms, number, gate);
+        }
     }
 }

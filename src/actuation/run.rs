@@ -20,8 +20,10 @@ pub(super) enum Phase {
     Told,
     /// Out, and waiting for its confirmation.
     Sent,
-    /// An undo that can't leave now; given up at this time.
+    /// An undo, or a step after a restart, that can't leave now; given up at this time.
     Parked { until_ms: u64 },
+    /// It may have left before a restart: the device is asked whether it shows it; given up at this time.
+    Asked { until_ms: u64 },
 }
 
 #[derive(Debug)]
@@ -42,6 +44,10 @@ pub(super) struct Running {
     previous: Option<Value>,
     last_seen: Option<Value>,
     repeated: bool,
+    /// Another deadline of the current write than its own, engine ms: part of its time passed before a restart.
+    pub(super) send_by: Option<u64>,
+    /// Goes on after a restart: its targets come back one after another, so that forward writes wait for them too.
+    pub(super) patient: bool,
     pub(super) failed: Option<String>,
 }
 
@@ -59,6 +65,8 @@ impl Running {
             previous: None,
             last_seen: None,
             repeated: false,
+            send_by: None,
+            patient: false,
             failed: None,
         }
     }
@@ -74,6 +82,9 @@ impl Running {
 
     /// Engine time in ms after which the current forward write is not sent.
     pub(super) fn send_by_ms(&self) -> u64 {
+        if let Some(send_by) = self.send_by {
+            return send_by;
+        }
         let ttl = self.current().and_then(|write| write.ttl_ms);
         match ttl {
             Some(ttl) if self.at > 0 => self.due_ms.saturating_add(ttl),
@@ -82,12 +93,13 @@ impl Running {
     }
 
     /// Moves to another write.
-    fn turn_to(&mut self, now_ms: u64, at: usize) {
+    pub(super) fn turn_to(&mut self, now_ms: u64, at: usize) {
         self.at = at;
         self.phase = Phase::Due;
         self.due_ms = now_ms;
         self.sent_ms = now_ms;
         self.repeated = false;
+        self.send_by = None;
         self.previous = None;
         self.last_seen = None;
     }
@@ -205,13 +217,17 @@ impl Actuation {
         let Some(running) = self.running.get_mut(&number) else {
             return;
         };
-        if !running.undoing || !refusal.passing {
+        let waits = running.undoing || running.patient;
+        if !waits || !refusal.passing {
             self.end_current(now_ms, number, refusal, gate);
             return;
         }
         let until_ms = match running.phase {
             Phase::Parked { until_ms } => until_ms,
-            Phase::Due | Phase::Told | Phase::Sent => now_ms.saturating_add(patience),
+            _ if !running.undoing => running.send_by_ms(),
+            Phase::Due | Phase::Told | Phase::Sent | Phase::Asked { .. } => {
+                now_ms.saturating_add(patience)
+            }
         };
         if now_ms >= until_ms {
             self.end_current(now_ms, number, refusal, gate);
@@ -222,14 +238,45 @@ impl Actuation {
         self.timers.insert((running.wake_ms, number));
     }
 
-    pub(super) fn retry_parked(&mut self, now_ms: u64, number: u64, gate: &mut dyn Gate) {
-        let parked = self
-            .running
-            .get(&number)
-            .is_some_and(|running| matches!(running.phase, Phase::Parked { .. }));
-        if parked {
-            self.begin(now_ms, number, gate);
+    /// The target is there again.
+    pub(super) fn retry(&mut self, now_ms: u64, number: u64, gate: &mut dyn Gate) {
+        match self.running.get(&number).map(|running| running.phase) {
+            Some(Phase::Parked { .. }) => self.begin(now_ms, number, gate),
+            Some(Phase::Asked { .. }) => self.ask(now_ms, number, gate),
+            Some(Phase::Due | Phase::Told | Phase::Sent) | None => {}
         }
+    }
+
+    /// Whether the device shows what may have left before a restart.
+    pub(super) fn ask(&mut self, now_ms: u64, number: u64, gate: &mut dyn Gate) {
+        let Some(running) = self.running.get_mut(&number) else {
+            return;
+        };
+        let (Phase::Asked { until_ms }, Some(write)) = (running.phase, running.current().cloned())
+        else {
+            return;
+        };
+        let target = write.confirm.target(&write.target);
+        let shown = gate.shows(&target, &write.confirm.metric(&write.metric));
+        if let Some(shown) = shown {
+            if write.confirm.met_by(&write.value, &shown) {
+                let reason = "restart: it had left, and the device shows it";
+                return self.advance(now_ms, number, Some(reason.to_owned()), gate);
+            }
+            running.last_seen = Some(shown);
+        }
+        if now_ms >= until_ms {
+            let reason = match &running.last_seen {
+                Some(value) => format!(
+                    "restart: it may have left, and the device shows {}",
+                    show(value)
+                ),
+                None => "restart: it may have left, and the device showed nothing".to_owned(),
+            };
+            return self.timed_out(now_ms, number, reason, gate);
+        }
+        running.wake_ms = until_ms.min(now_ms + RETRY_MS);
+        self.timers.insert((running.wake_ms, number));
     }
 
     fn send(&mut self, now_ms: u64, number: u64, gate: &mut dyn Gate) {
@@ -271,6 +318,10 @@ impl Actuation {
         } else {
             *rate = (now_ms / 1000, 1);
         }
+        self.watch(number, &write);
+    }
+
+    pub(super) fn watch(&mut self, number: u64, write: &Write) {
         let watched = (
             write.confirm.target(&write.target),
             write.confirm.metric(&write.metric),
@@ -328,6 +379,7 @@ impl Actuation {
             Phase::Told if running.undoing => self.release(now_ms, number, gate),
             Phase::Told => self.end_current(now_ms, number, Refusal::expired(), gate),
             Phase::Parked { .. } => self.begin(now_ms, number, gate),
+            Phase::Asked { .. } => self.ask(now_ms, number, gate),
             Phase::Sent => self.unconfirmed(now_ms, number, gate),
         }
     }

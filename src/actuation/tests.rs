@@ -63,6 +63,7 @@ fn plan(id: &str, writes: Vec<Write>) -> Plan {
         priority: 5,
         deadline_ms: 2_000,
         writes,
+        on_restart: OnRestart::Undo,
     }
 }
 
@@ -342,63 +343,87 @@ fn a_plan_is_explained_without_being_sent() {
     assert!(core.handle_request(0, valve_and_pump(), &mut plant));
 }
 
+/// Runs a plan until `crash_after` steps are told; with `leaves` the last of them leaves before the crash, with `fails`
+/// the device ignores the pump. Gives what the plant got and what was told; `None`: it was over before.
+fn until_crash(
+    plan: Plan,
+    (fails, leaves): (bool, bool),
+    crash_after: usize,
+) -> Option<(Plant, Vec<Step>)> {
+    let mut plant = Plant::default();
+    let mut core = Actuation::new(Limits::default());
+    let mut told: Vec<Step> = Vec::new();
+    let mut alive = true;
+    core.handle_request(0, plan, &mut plant);
+    let mut now = 0;
+    while alive && core.in_flight() > 0 {
+        while let Some(step) = core.poll_step() {
+            alive &= told.len() + 1 < crash_after;
+            let ticket = step.ticket;
+            told.push(step);
+            if let Some(ticket) = ticket
+                && (alive || leaves)
+            {
+                core.handle_stored(now, ticket, &mut plant);
+            }
+            if !alive {
+                break;
+            }
+        }
+        if alive {
+            now += 100;
+            let (metric, value) = plant.sent.last().cloned().unwrap();
+            if fails && value == Value::Bool(true) && metric == "Pump" {
+                now += 2_000;
+                core.handle_timeout(now, &mut plant);
+            } else {
+                show(&mut core, now, &metric, value, &mut plant);
+            }
+        }
+    }
+    while alive && let Some(step) = core.poll_step() {
+        told.push(step);
+    }
+    (!told.last().unwrap().last).then_some((plant, told))
+}
+
+/// The plan and what was told of it, as the journal gives it back.
+fn interrupted(plan: Plan, told: &[Step], idle_ms: Option<u64>) -> Interrupted {
+    let steps = told.iter().map(|step| Happened {
+        position: step.position,
+        undo: step.undo,
+        status: step.status,
+    });
+    Interrupted {
+        plan: Plan {
+            deadline_ms: 0,
+            ..plan
+        },
+        steps: steps.collect(),
+        idle_ms,
+    }
+}
+
+/// How often each was switched on, and what was written to it last.
+fn switched(plant: &Plant, name: &str) -> (usize, Option<Value>) {
+    let of = plant.sent.iter().filter(|(metric, _)| metric == name);
+    let on = of.clone().filter(|(_, value)| *value == Value::Bool(true));
+    (on.count(), of.last().map(|(_, value)| value.clone()))
+}
+
 /// A crash after any number of told steps, before or after the write left: no forward write leaves twice, and what may
 /// have happened is taken back.
 #[test]
 fn a_crash_at_every_step_is_taken_back() {
     for (fails, leaves) in [(false, false), (false, true), (true, false), (true, true)] {
         for crash_after in 1.. {
-            let mut plant = Plant::default();
-            let mut core = Actuation::new(Limits::default());
-            let mut told: Vec<Step> = Vec::new();
-            let mut alive = true;
-            core.handle_request(0, valve_and_pump(), &mut plant);
-            let mut now = 0;
-            while alive && core.in_flight() > 0 {
-                while let Some(step) = core.poll_step() {
-                    alive &= told.len() + 1 < crash_after;
-                    let ticket = step.ticket;
-                    told.push(step);
-                    if let Some(ticket) = ticket
-                        && (alive || leaves)
-                    {
-                        core.handle_stored(now, ticket, &mut plant);
-                    }
-                    if !alive {
-                        break;
-                    }
-                }
-                if alive {
-                    now += 100;
-                    let (metric, value) = plant.sent.last().cloned().unwrap();
-                    if fails && value == Value::Bool(true) && metric == "Pump" {
-                        now += 2_000;
-                        core.handle_timeout(now, &mut plant);
-                    } else {
-                        show(&mut core, now, &metric, value, &mut plant);
-                    }
-                }
-            }
-            while alive && let Some(step) = core.poll_step() {
-                told.push(step);
-            }
-            if told.last().unwrap().last {
-                break; // it was over before the crash
-            }
-            let mut core = Actuation::new(Limits::default());
-            let steps = told.iter().map(|step| Happened {
-                position: step.position,
-                undo: step.undo,
-                status: step.status,
-            });
-            let plan = Plan {
-                deadline_ms: 0,
-                ..valve_and_pump()
+            let crashed = until_crash(valve_and_pump(), (fails, leaves), crash_after);
+            let Some((mut plant, told)) = crashed else {
+                break;
             };
-            let interrupted = Interrupted {
-                plan,
-                steps: steps.collect(),
-            };
+            let interrupted = interrupted(valve_and_pump(), &told, Some(0));
+            let mut core = Actuation::new(Limits::default());
+            let mut now = 100_000;
             plant.offline = true;
             core.resume(now, interrupted, &mut plant);
             let mut last = false;
@@ -421,23 +446,11 @@ fn a_crash_at_every_step_is_taken_back() {
                 "{fails} {leaves} {crash_after}: it ends"
             );
             for metric in ["Valve", "Pump"] {
-                let of: Vec<&Value> = plant
-                    .sent
-                    .iter()
-                    .filter(|(name, _)| name == metric)
-                    .map(|(_, value)| value)
-                    .collect();
-                let forward = of.iter().filter(|v| ***v == Value::Bool(true)).count();
-                assert!(
-                    forward <= 1,
-                    "{fails} {leaves} {crash_after} {metric}: {of:?}"
-                );
+                let (forward, last) = switched(&plant, metric);
+                let label = format!("{fails} {leaves} {crash_after} {metric}");
+                assert!(forward <= 1, "{label}");
                 if forward == 1 {
-                    assert_eq!(
-                        of.last(),
-                        Some(&&Value::Bool(false)),
-                        "{fails} {leaves} {crash_after} {metric}"
-                    );
+                    assert_eq!(last, Some(Value::Bool(false)), "{label}");
                 }
             }
         }
@@ -584,4 +597,134 @@ fn a_dry_run_only_asks_and_a_refused_plan_is_told() {
     core.refuse(40, low, Refusal::rejected("busy: so many"), &mut plant);
     assert_eq!(outcomes(&mut core), [("c".into(), "rejected")]);
     assert_eq!((core.in_flight(), plant.sent.len()), (0, 1));
+}
+
+/// The same plan, to be finished. Both steps have two seconds.
+fn to_finish() -> Plan {
+    let mut plan = valve_and_pump();
+    plan.on_restart = OnRestart::Finish;
+    for write in &mut plan.writes {
+        write.ttl_ms = Some(2_000);
+    }
+    plan
+}
+
+/// Resumes while the device is away; it comes back after `away_ms` and shows what it was given.
+fn resumed(plant: &mut Plant, interrupted: Interrupted, away_ms: u64) -> Vec<Step> {
+    let mut core = Actuation::new(Limits::default());
+    let mut now = 100_000;
+    let back = now + away_ms;
+    plant.offline = true;
+    core.resume(now, interrupted, plant);
+    let mut told = Vec::new();
+    for _ in 0..60 {
+        while let Some(step) = core.poll_step() {
+            if let Some(ticket) = step.ticket {
+                core.handle_stored(now, ticket, plant);
+            }
+            told.push(step);
+        }
+        now += 100;
+        core.handle_timeout(now, plant);
+        if now >= back {
+            let shown: Vec<_> = plant.sent.clone();
+            plant.shown.extend(shown);
+            if std::mem::take(&mut plant.offline) {
+                core.handle_birth(now, &target("d"), plant);
+            }
+            if let Some((metric, value)) = plant.sent.last().cloned() {
+                show(&mut core, now, &metric, value, plant);
+            }
+        }
+    }
+    assert_eq!(core.in_flight(), 0, "{told:?}");
+    assert!(told.last().unwrap().last, "{told:?}");
+    told
+}
+
+/// What left is asked for and not sent again, what did not leave follows, in order; a step that was told and never left
+/// can't be told from one that the device refused, so that all is taken back.
+#[test]
+fn a_crash_at_every_step_is_finished_where_that_is_known() {
+    let mut ends = Vec::new();
+    for leaves in [false, true] {
+        for crash_after in 1.. {
+            let crashed = until_crash(to_finish(), (false, leaves), crash_after);
+            let Some((mut plant, told)) = crashed else {
+                break;
+            };
+            let label = format!("leaves {leaves}, crash after {crash_after}");
+            let again = resumed(&mut plant, interrupted(to_finish(), &told, Some(500)), 300);
+            let (valve, pump) = (switched(&plant, "Valve"), switched(&plant, "Pump"));
+            assert!(valve.0 <= 1 && pump.0 <= 1, "{label}: {:?}", plant.sent);
+            let end = again.last().unwrap();
+            let finished = end.status == Status::Confirmed && end.position == 1 && !end.undo;
+            if finished {
+                let on = (1, Some(Value::Bool(true)));
+                assert_eq!((valve, pump), (on.clone(), on), "{label}");
+            } else {
+                let off = |(count, last): (usize, Option<Value>)| {
+                    count == 0 || last == Some(Value::Bool(false))
+                };
+                assert!(off(valve) && off(pump), "{label}: {:?}", plant.sent);
+            }
+            ends.push((leaves, crash_after, finished));
+        }
+    }
+    // After 1: the valve's `sent`; 2: its `confirmed`; 3: the pump's `sent`.
+    assert_eq!(
+        ends,
+        [
+            (false, 1, false),
+            (false, 2, true),
+            (false, 3, false),
+            (true, 1, true),
+            (true, 2, true),
+            (true, 3, true),
+        ]
+    );
+}
+
+#[test]
+fn what_is_to_be_finished_is_never_late() {
+    let (plant, told) = until_crash(to_finish(), (false, true), 2).unwrap();
+    for (idle_ms, away_ms, why) in [
+        (None, 0, "nobody knows for how long nothing ran"),
+        (Some(2_001), 0, "its time passed before the restart"),
+        (
+            Some(1_500),
+            600,
+            "its time passed before the device was back",
+        ),
+    ] {
+        let mut plant = Plant {
+            sent: plant.sent.clone(),
+            ..Plant::default()
+        };
+        resumed(
+            &mut plant,
+            interrupted(to_finish(), &told, idle_ms),
+            away_ms,
+        );
+        assert_eq!(switched(&plant, "Pump").0, 0, "{why}");
+        assert_eq!(
+            switched(&plant, "Valve"),
+            (1, Some(Value::Bool(false))),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn a_repeatable_step_of_unknown_outcome_is_sent_again() {
+    let mut plan = to_finish();
+    plan.writes[0].repeatable = true;
+    let (mut plant, told) = until_crash(plan.clone(), (false, false), 1).unwrap();
+    assert!(plant.sent.is_empty());
+    resumed(&mut plant, interrupted(plan, &told, Some(0)), 100);
+    let on = (1, Some(Value::Bool(true)));
+    assert_eq!(
+        (switched(&plant, "Valve"), switched(&plant, "Pump")),
+        (on.clone(), on)
+    );
 }

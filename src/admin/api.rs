@@ -14,6 +14,7 @@ use super::auth::Operator;
 use crate::buffer::Selection;
 use crate::buffer::record::{Class, Key};
 use crate::pipeline::convert::{rule_json, value_json};
+use crate::pipeline::own::{self, Own};
 use crate::pipeline::task::{CoreHandle, Gone};
 
 /// Records that one history request looks at and returns, at most.
@@ -195,6 +196,8 @@ pub async fn alarms(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Ap
             alarms
                 .into_iter()
                 .map(|alarm| {
+                    // An alarm of the gateway itself has neither, one of a group no node.
+                    let name = |name: &Arc<str>| Some(name.to_string()).filter(|n| !n.is_empty());
                     let related = texts.and_then(|texts| texts.related(&alarm.id));
                     let values: serde_json::Map<String, Value> = alarm
                         .values
@@ -206,8 +209,8 @@ pub async fn alarms(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Ap
                         "id": alarm.id.as_ref(),
                         "rule": alarm.rule.as_ref(),
                         "version": alarm.version.as_ref(),
-                        "group": alarm.key.group.as_ref(),
-                        "node": alarm.key.node.as_ref(),
+                        "group": name(&alarm.key.group),
+                        "node": name(&alarm.key.node),
                         "device": alarm.key.device.as_deref(),
                         "state": alarm.status.as_str(),
                         "priority": alarm.priority.as_str(),
@@ -408,11 +411,17 @@ pub fn cloud_hooks(core: CoreHandle, gateway: String) -> crate::bridge::Hooks {
     crate::bridge::Hooks {
         notice: Arc::new(move |notice| {
             let (word, message, urgent) = (notice.id(), notice.message(), notice.is_urgent());
+            let lane = format!("{:?}", notice.lane).to_lowercase();
+            let over = notice.ends();
             let core = telling.clone();
             tokio::spawn(async move {
                 let told = core
                     .ask(move |core, now, ports| {
-                        core.tell(now, "bridge", word, &message, urgent, ports)
+                        if let Some(over) = over {
+                            return core.untell(now, own::BRIDGE, over, &lane, ports);
+                        }
+                        let own = Own::event(own::BRIDGE, word, &lane, &message, urgent);
+                        core.tell(now, own, ports);
                     })
                     .await;
                 if told.is_err() {

@@ -385,6 +385,8 @@ pub async fn submit(
             priority: 100,
             deadline_ms: now.engine_ms.saturating_add(ttl_ms),
             writes,
+            // A person who asks for a movement is there to ask again.
+            on_restart: crate::actuation::OnRestart::Undo,
         };
         if dry_run {
             let _ = reply.send(core.explain(now, &plan, ports));

@@ -47,6 +47,12 @@ impl Notice {
         }
     }
 
+    /// The word of the notice that this one is the end of.
+    #[must_use]
+    pub fn ends(&self) -> Option<&'static str> {
+        matches!(self.event, Event::TookOver).then_some("bridge-fenced")
+    }
+
     /// One sentence for the operator.
     #[must_use]
     pub fn message(&self) -> String {

@@ -381,4 +381,19 @@ fn explain(
         )),
     }
     table::print(&["WHAT", "HOW MUCH"], &rows);
+    let models = after.get("models").and_then(Value::as_array);
+    let figures = models
+        .into_iter()
+        .flatten()
+        .filter_map(|model| model.get("drift")?.as_object());
+    let moved = figures
+        .flat_map(serde_json::Map::values)
+        .filter(|index| index.as_f64().is_some_and(|index| index >= 0.25))
+        .count();
+    if moved > 0 {
+        println!(
+            "{moved} figures of the models have drifted, and alarms of `sparkgate.models` say so: these few machines, each at\n\
+             one load and speed, are not the thousands of random ones that the demonstration models were validated on."
+        );
+    }
 }

@@ -170,6 +170,9 @@ pub(super) fn short_time(value: Option<&Value>) -> String {
 }
 
 pub(super) fn name_of(item: &Value) -> String {
+    if item.get("group").is_some_and(Value::is_null) {
+        return "gateway".to_owned();
+    }
     let mut name = format!(
         "{}/{}",
         table::cell(item.get("group")),

@@ -101,6 +101,10 @@ pub fn alarm(event: &rules::AlarmEvent, wall_ms: u64) -> Json {
     if event.stale {
         out.insert("stale".to_owned(), true.into());
     }
+    if event.until_ack {
+        // A replay makes the same alarm of it.
+        out.insert("until".to_owned(), "ack".into());
+    }
     Json::Object(out)
 }
 

@@ -30,6 +30,8 @@ pub const NODE: &[u8] = b"node/";
 pub const RULE: &[u8] = b"rule/";
 /// Key of the holds.
 pub const HOLDS: &[u8] = b"holds";
+/// Prefix of recent alarms with their vectors; eight bytes of place follow, big-endian.
+pub const TEXT: &[u8] = b"text/";
 /// Key of the local writes in flight.
 pub const COMMANDS: &[u8] = b"commands";
 

@@ -84,6 +84,15 @@ pub fn double_json(value: f64) -> Json {
     )
 }
 
+/// Inverse of [`double_json`].
+#[must_use]
+pub fn json_double(json: &Json) -> Option<f64> {
+    match json {
+        Json::String(word) => word.parse().ok(),
+        other => other.as_f64(),
+    }
+}
+
 /// A rule's value as JSON.
 #[must_use]
 pub fn rule_json(value: &rules::Value) -> Json {
@@ -139,12 +148,12 @@ pub fn record_key(group: &Arc<str>, node: &Arc<str>, device: Option<&Arc<str>>) 
     }
 }
 
-/// The journal's key of a rule's key.
+/// The journal's key of a rule's key; that of the gateway's own alarms has no group.
 #[must_use]
 pub fn key_of_rule(key: &rules::Key) -> Key {
     if key.is_group() {
         return Key {
-            group: Some(key.group.clone()),
+            group: Some(&key.group).filter(|group| !group.is_empty()).cloned(),
             node: None,
             device: None,
         };

@@ -407,20 +407,30 @@ impl Core {
     /// This gateway's presence: a `status` record at start, at stop, and every minute.
     fn presence(&mut self, now: Now, online: bool, ports: &mut dyn Ports) {
         self.next_presence_ms = now.engine_ms.saturating_add(PRESENCE_MS);
-        self.tell_status(now, online, None, ports);
+        self.append_status(now, online, None, ports);
     }
 
     /// Records what an operator did to the gateway itself, as a `status` record with an `action`. Returns its id, 0
     /// when there is no room.
     pub fn note_action(&mut self, now: Now, action: Json, ports: &mut dyn Ports) -> RecordId {
-        self.tell_status(now, true, Some(action), ports)
+        self.tell_status(now, ("action", action), ports)
     }
 
-    fn tell_status(
+    /// A `status` record with more than the gateway's presence. Returns its id, 0 when there is no room.
+    pub(super) fn tell_status(
+        &mut self,
+        now: Now,
+        more: (&str, Json),
+        ports: &mut dyn Ports,
+    ) -> RecordId {
+        self.append_status(now, true, Some(more), ports)
+    }
+
+    fn append_status(
         &mut self,
         now: Now,
         online: bool,
-        action: Option<Json>,
+        more: Option<(&str, Json)>,
         ports: &mut dyn Ports,
     ) -> RecordId {
         let since = *self.since_ms.get_or_insert(now.wall_ms);
@@ -440,8 +450,8 @@ impl Core {
                     serde_json::json!({"seq": head.seq, "hash": head.hash}),
                 );
             }
-            if let Some(action) = action {
-                object.insert("action".to_owned(), action);
+            if let Some((name, more)) = more {
+                object.insert(name.to_owned(), more);
             }
         }
         let key = Key {

@@ -5,6 +5,7 @@ use super::bodies;
 use super::convert::{key_of_rule, record_key, rule_key, stable_hash};
 use super::core::Core;
 use super::latency::Stamp;
+use super::own::{DRIFT, MODELS, OBJECTIVE, Own};
 use crate::buffer::record::{Cause, Class};
 use crate::clock::Now;
 
@@ -87,60 +88,10 @@ impl Core {
             &body,
             ports,
         );
-        self.embed_alarm(now, event, record, ports);
+        if !super::own::is_own(event) {
+            self.embed_alarm(now, event, record, ports);
+        }
         tracing::info!(alarm = %event.id, event = event.event.as_str(), message = %event.message, "alarm");
-    }
-
-    /// Something that the gateway itself must tell people, as an alarm of rule `sparkgate.<part>`.
-    pub fn tell(
-        &mut self,
-        now: Now,
-        part: &str,
-        word: &str,
-        message: &str,
-        urgent: bool,
-        ports: &mut dyn Ports,
-    ) {
-        let occurrence = format!("{word}/{}", now.engine_ms);
-        let priority = if urgent { "high" } else { "diagnostic" };
-        self.own_alarm(now, part, word, &occurrence, priority, message, true, ports);
-    }
-
-    /// As [`Core::tell`] for what begins and ends: raised and cleared under one id, rule `sparkgate.models`.
-    fn condition(&mut self, now: Now, word: &str, message: &str, on: bool, ports: &mut dyn Ports) {
-        self.own_alarm(now, "models", word, word, "low", message, on, ports);
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "each field of one body")]
-    fn own_alarm(
-        &mut self,
-        now: Now,
-        part: &str,
-        word: &str,
-        occurrence: &str,
-        priority: &str,
-        message: &str,
-        on: bool,
-        ports: &mut dyn Ports,
-    ) {
-        let rule = format!("sparkgate.{part}");
-        let body = serde_json::json!({
-            "id": format!("{:016x}", stable_hash(&format!("{rule}/{occurrence}"))),
-            "rule": rule,
-            "version": env!("CARGO_PKG_VERSION"),
-            "event": if on { "raise" } else { "clear" },
-            "state": if on { "unack" } else { "normal" },
-            "priority": priority,
-            "message": message,
-            "timestamp": now.wall_ms,
-            "values": {"word": word},
-        });
-        let key = crate::buffer::record::Key {
-            group: None,
-            node: None,
-            device: None,
-        };
-        self.append_derived(now, Class::Alarm, key, None, &body, ports);
     }
 
     /// Another thread answered.
@@ -178,7 +129,8 @@ impl Core {
                 );
                 // Thinned more or less is the same alarm.
                 if late != (from != models::slo::Mode::Own) {
-                    self.condition(now, &format!("objective/{model}"), &message, late, ports);
+                    let own = Own::condition(MODELS, OBJECTIVE, &model, &message);
+                    self.set_own(now, own, late, ports);
                 }
             }
             models::Event::BackendChanged {
@@ -192,7 +144,11 @@ impl Core {
                     format!("{to} runs it now")
                 });
                 let message = format!("model `{model}`: {from} failed ({reason}); {now_on}");
-                self.tell(now, "models", "backend", &message, to.is_none(), ports);
+                self.tell(
+                    now,
+                    Own::event(MODELS, "backend", &model, &message, to.is_none()),
+                    ports,
+                );
             }
             models::Event::Drift {
                 model,
@@ -202,19 +158,23 @@ impl Core {
             } => {
                 tracing::warn!(%model, %of, index, moved, "model input drift");
                 let message = format!(
-                    "model `{model}`: `{of}` {} where it was validated (population stability index {index:.2})",
-                    if moved {
-                        "has moved away from"
-                    } else {
-                        "is back"
-                    }
+                    "model `{model}`: `{of}` has moved away from where it was validated (population stability index {index:.2})"
                 );
-                self.condition(now, &format!("drift/{model}/{of}"), &message, moved, ports);
+                let of = format!("{model}/{of}");
+                self.set_own(
+                    now,
+                    Own::condition(MODELS, DRIFT, &of, &message),
+                    moved,
+                    ports,
+                );
             }
             models::Event::Swapped { model, from, to } => {
                 tracing::info!(%model, %from, %to, "model version changed");
-                let message = format!("model `{model}`: version {to} answers, {from} before");
-                self.tell(now, "models", "version", &message, false, ports);
+                // Nothing that a person has to acknowledge: whoever asked for it is in the record of that.
+                let action = serde_json::json!({
+                    "verb": "model_version", "model": &*model, "from": &*from, "to": &*to, "timestamp": now.wall_ms,
+                });
+                self.note_action(now, action, ports);
             }
         }
     }

@@ -13,6 +13,7 @@ use super::bodies;
 use super::convert::{model_key, model_sample, record_key, rule_event, rule_key};
 use super::core::Core;
 use super::latency::Stamp;
+use super::own::{self, Own};
 use crate::actuation::Target;
 use crate::buffer::record::{Cause, Class, NewRecord, Origin, RecordId};
 use crate::clock::Now;
@@ -180,7 +181,9 @@ pub(super) fn handle(core: &mut Core, now: Now, event: HostEvent, ports: &mut dy
             let message = format!(
                 "clients `{first}` and `{second}` both publish as {node}; give each edge node its own id"
             );
-            core.tell(now, "host", "duplicate_identity", &message, true, ports);
+            let of = node.to_string();
+            let own = Own::event(own::HOST, "duplicate_identity", &of, &message, true);
+            core.tell(now, own, ports);
         }
         HostEvent::HostState { tag, host, state } => {
             settle_without_record(core, tag);
@@ -196,7 +199,8 @@ pub(super) fn handle(core: &mut Core, now: Now, event: HostEvent, ports: &mut dy
                 "another host application ({}) uses this gateway's host id; set [host] id",
                 client.as_deref().unwrap_or("client id unknown")
             );
-            core.tell(now, "host", "host_conflict", &message, true, ports);
+            let own = Own::event(own::HOST, "host_conflict", "", &message, true);
+            core.tell(now, own, ports);
         }
         HostEvent::Invalid {
             tag,

@@ -25,12 +25,15 @@ mod gate;
 mod host_events;
 pub mod latency;
 mod open_writes;
+pub mod own;
 pub mod recover;
 pub mod remote;
 pub mod rollouts;
 pub mod shard;
 pub mod subject;
 pub mod task;
+#[cfg(test)]
+mod tests;
 pub mod texts;
 pub mod trace;
 mod writes;

@@ -11,7 +11,10 @@ use sparkplug::value::Value;
 
 use super::bodies;
 use super::convert::value_json;
-use crate::actuation::{Confirm, Expect, Happened, Interrupted, Plan, Status, Target, Write};
+use crate::actuation::{
+    Confirm, Expect, Happened, Interlock, Interrupted, OnRestart, Plan, Status, Target, Write,
+};
+use crate::clock::Now;
 
 /// Single writes and plans without an end.
 #[derive(Debug, Default)]
@@ -26,8 +29,17 @@ pub(super) struct OpenWrites {
 pub(super) struct Left {
     /// `sent` bodies of single writes, and of sequences that can't be read.
     pub(super) singles: Vec<Json>,
-    /// Sequences to take up again.
-    pub(super) sequences: Vec<Interrupted>,
+    /// Sequences to take up again, each with the interlocks of its writes.
+    pub(super) sequences: Vec<(Interrupted, Vec<Option<Interlocked>>)>,
+}
+
+/// An interlock as the journal holds it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Interlocked {
+    /// The condition as it was written.
+    pub(super) text: String,
+    /// Whose values it looks at.
+    pub(super) source: rules::Key,
 }
 
 fn text<'a>(body: &'a Json, pointer: &str) -> Option<&'a str> {
@@ -66,13 +78,13 @@ impl OpenWrites {
     }
 
     /// Everything that is open, to be dealt with. It stays noted until its end is.
-    pub(super) fn left(&self) -> Left {
+    pub(super) fn left(&self, now: Now) -> Left {
         let mut left = Left {
             singles: self.singles.values().cloned().collect(),
             sequences: Vec::new(),
         };
         for (id, bodies) in &self.plans {
-            match interrupted(id, bodies) {
+            match interrupted(id, bodies, now) {
                 Some(sequence) => left.sequences.push(sequence),
                 None => left.singles.extend(bodies.last().cloned()),
             }
@@ -81,8 +93,20 @@ impl OpenWrites {
     }
 }
 
-fn interrupted(id: &str, bodies: &[Json]) -> Option<Interrupted> {
-    let plan = plan_from(id, bodies.first()?.get("plan")?)?;
+fn interrupted(
+    id: &str,
+    bodies: &[Json],
+    now: Now,
+) -> Option<(Interrupted, Vec<Option<Interlocked>>)> {
+    let shown = bodies.first()?.get("plan")?;
+    let plan = plan_from(id, shown)?;
+    let newest = bodies.last()?.get("timestamp").and_then(Json::as_u64);
+    // Engine time does not count while nothing runs.
+    let idle_ms = newest
+        .filter(|_| now.trusted)
+        .and_then(|at| now.wall_ms.checked_sub(at));
+    let writes = shown.get("writes")?.as_array()?;
+    let interlocks = writes.iter().map(interlock_from).collect();
     let steps = bodies
         .iter()
         .filter_map(|body| {
@@ -95,16 +119,45 @@ fn interrupted(id: &str, bodies: &[Json]) -> Option<Interrupted> {
             })
         })
         .collect();
-    Some(Interrupted { plan, steps })
+    let interrupted = Interrupted {
+        plan,
+        steps,
+        idle_ms,
+    };
+    Some((interrupted, interlocks))
 }
 
-/// A plan as the first record of its sequence holds it.
-pub(super) fn plan_json(plan: &Plan) -> Json {
-    json!({
+/// A plan as the first record of its sequence holds it; `guards` are the interlocks of its writes, where they have any.
+pub(super) fn plan_json(plan: &Plan, guards: &[Option<rules::Guard>]) -> Json {
+    let guards = guards.iter().chain(std::iter::repeat(&None));
+    let writes = plan.writes.iter().zip(guards).map(|(write, guard)| {
+        let mut json = write_json(write);
+        if let (Some(guard), Some(object)) = (guard, json.as_object_mut()) {
+            let source = super::convert::target_of_rule(guard.source());
+            object.insert("allow_when".to_owned(), guard.text().into());
+            object.insert("source".to_owned(), bodies::target(&source));
+        }
+        json
+    });
+    let mut json = json!({
         "by": plan.by.as_ref(),
         "cause": plan.cause,
         "priority": plan.priority,
-        "writes": plan.writes.iter().map(write_json).collect::<Vec<_>>(),
+        "writes": writes.collect::<Vec<_>>(),
+    });
+    if plan.on_restart == OnRestart::Finish
+        && let Some(object) = json.as_object_mut()
+    {
+        object.insert("on_restart".to_owned(), "finish".into());
+    }
+    json
+}
+
+fn interlock_from(write: &Json) -> Option<Interlocked> {
+    let source = target_from(write.get("source")?)?;
+    Some(Interlocked {
+        text: text(write, "/allow_when")?.to_owned(),
+        source: super::convert::rule_key(&source.group, &source.node, source.device.as_ref()),
     })
 }
 
@@ -133,6 +186,9 @@ fn write_json(write: &Write) -> Json {
         out.insert("undo".to_owned(), write_json(undo));
     }
     out.insert("repeatable".to_owned(), write.repeatable.into());
+    if let Some(ttl_ms) = write.ttl_ms {
+        out.insert("ttl_ms".to_owned(), ttl_ms.into());
+    }
     Json::Object(out)
 }
 
@@ -164,13 +220,21 @@ fn value_from(json: &Json, key: &str) -> Option<Value> {
     }
 }
 
-/// A plan read back; its deadline is over, since nothing of it is sent forward again.
+/// A plan read back; its deadline is over: what goes on has the time that its step is given.
 fn plan_from(id: &str, json: &Json) -> Option<Plan> {
     let writes: Option<Vec<Write>> = json
         .get("writes")?
         .as_array()?
         .iter()
-        .map(write_from)
+        .zip(0..)
+        .map(|(json, position)| {
+            let mut write = write_from(json)?;
+            write.allow_when = json.get("allow_when").map(|_| Interlock {
+                plan: id.into(),
+                position,
+            });
+            Some(write)
+        })
         .collect();
     Some(Plan {
         id: id.into(),
@@ -179,6 +243,10 @@ fn plan_from(id: &str, json: &Json) -> Option<Plan> {
         priority: i32::try_from(json.get("priority")?.as_i64()?).ok()?,
         deadline_ms: 0,
         writes: writes?,
+        on_restart: match text(json, "/on_restart") {
+            Some("finish") => OnRestart::Finish,
+            _ => OnRestart::Undo,
+        },
     })
 }
 
@@ -208,7 +276,7 @@ fn write_from(json: &Json) -> Option<Write> {
         undo,
         repeatable: json.get("repeatable")?.as_bool()?,
         allow_when: None,
-        ttl_ms: None,
+        ttl_ms: json.get("ttl_ms").and_then(Json::as_u64),
     })
 }
 
@@ -268,8 +336,9 @@ mod tests {
                 priority: -3,
                 deadline_ms: 0,
                 writes: vec![first, write(Value::Bool(false), Expect::Between(1.0, 2.5))],
+                on_restart: OnRestart::Finish,
             };
-            let text = plan_json(&plan).to_string();
+            let text = plan_json(&plan, &[]).to_string();
             let json: Json = serde_json::from_str(&text).unwrap();
             assert_eq!(plan_from("p", &json), Some(plan), "{text}");
         }
@@ -298,12 +367,15 @@ mod tests {
                 write(Value::Int(1), Expect::Written),
                 write(Value::Int(2), Expect::Written),
             ],
+            on_restart: OnRestart::Undo,
         };
         let mut first = step(1, false, "sent", false);
-        first["plan"] = plan_json(&plan);
+        first["plan"] = plan_json(&plan, &[]);
         open.note(&first);
         open.note(&step(1, false, "confirmed", false));
-        open.note(&step(2, false, "sent", false));
+        let mut newest = step(2, false, "sent", false);
+        newest["timestamp"] = 4_000.into();
+        open.note(&newest);
         let saved = open.take_changed().unwrap();
         assert_eq!(open.take_changed(), None);
 
@@ -311,12 +383,22 @@ mod tests {
         for body in saved.as_array().unwrap() {
             again.note(body);
         }
-        let left = again.left();
+        let now = |trusted| Now {
+            engine_ms: 1,
+            wall_ms: 4_700,
+            trusted,
+        };
+        let left = again.left(now(true));
         assert_eq!(left.singles, [body("b", "sent")]);
         assert_eq!(left.sequences.len(), 1);
-        assert_eq!(left.sequences[0].plan, plan);
-        assert_eq!(left.sequences[0].steps.len(), 3);
+        let (interrupted, interlocks) = &left.sequences[0];
+        assert_eq!(interrupted.plan, plan);
+        assert_eq!(interrupted.steps.len(), 3);
+        assert_eq!(interrupted.idle_ms, Some(700));
+        assert_eq!(interlocks, &[None, None]);
+        let (interrupted, _) = &again.left(now(false)).sequences[0];
+        assert_eq!(interrupted.idle_ms, None, "the clock is not to be trusted");
         again.note(&step(1, true, "undone", true));
-        assert!(again.left().sequences.is_empty());
+        assert!(again.left(now(true)).sequences.is_empty());
     }
 }

@@ -11,12 +11,13 @@ use sparkplug::payload::{ResolvedPayload, decode_resolved};
 use sparkplug::topic::NodeId;
 
 use super::bodies;
-use super::checkpoint::{COMMANDS, HOLDS, META, Meta, NODE, RULE};
+use super::checkpoint::{COMMANDS, HOLDS, META, Meta, NODE, RULE, TEXT};
 use super::convert::{key_of_rule, rule_key};
 use super::derived::alarm_cause;
 use super::feed::body;
 use super::open_writes::target_from;
 use super::shard::Rules;
+use super::texts::Texts;
 use crate::actuation::{Actuation, Hold};
 use crate::buffer::AppendError;
 use crate::buffer::Journal;
@@ -44,6 +45,8 @@ pub struct Restored {
     pub replayed: u64,
     /// Bodies of the writes that had no end at the checkpoint.
     pub open_commands: Vec<Json>,
+    /// Recent alarms with their vectors, by place.
+    pub texts: Vec<(u64, Vec<u8>)>,
     /// Derived records that the crash had left out.
     pub completed: u64,
 }
@@ -90,6 +93,15 @@ pub fn load(
                 restored.unusable += 1;
                 tracing::warn!(%error, "a rule key's snapshot can't be used");
             }
+        }
+    }
+    for pair in store.scan_prefix(TEXT) {
+        let (key, bytes) = pair?;
+        let place = key
+            .get(TEXT.len()..)
+            .and_then(|place| place.try_into().ok());
+        if let Some(place) = place {
+            restored.texts.push((u64::from_be_bytes(place), bytes));
         }
     }
     if let Some(bytes) = store.get(COMMANDS)? {
@@ -149,9 +161,24 @@ impl Core {
         self.note_trace(record);
         self.complete(now, known, journal, restored);
         if record.class == Class::Status {
-            if let Some(action) = body(record).get("action") {
+            let status = body(record);
+            if let Some(action) = status.get("action") {
                 self.replay_action(now.engine_ms, action);
             }
+            if let Some(figures) = status.get("figures") {
+                self.replay_figures(now, record.id, figures);
+                self.complete(now, known, journal, restored);
+            }
+            return;
+        }
+        if record.class == Class::Alarm {
+            let alarm = body(record);
+            if record.key.group.is_none() && alarm.get("by").is_none() {
+                self.replay_own(now, &alarm);
+            } else {
+                self.replay_operator(now, &alarm);
+            }
+            self.complete(now, known, journal, restored);
             return;
         }
         let (Some(group), Some(node)) = (&record.key.group, &record.key.node) else {
@@ -199,19 +226,17 @@ impl Core {
                 super::feed::record(&mut self.rules, record, None);
             }
             (Class::Inference, _) => super::feed::record(&mut self.rules, record, None),
-            (Class::Alarm, _) => self.replay_operator(now, record),
             (Class::Command, _) => self.note_command(&body(record)),
             (Class::Embedding, _) => {
                 self.replay_vector(now, rule_key(group, node, device), record);
             }
-            (Class::Schema | Class::Gap | Class::Status | Class::Raw, _) => {}
+            (Class::Alarm | Class::Schema | Class::Gap | Class::Status | Class::Raw, _) => {}
         }
         self.complete(now, known, journal, restored);
     }
 
     /// What people did to alarms is state too, and only the journal knows it.
-    fn replay_operator(&mut self, now: Now, record: &Record) {
-        let body = body(record);
+    fn replay_operator(&mut self, now: Now, body: &Json) {
         let text = |key: &str| body.get(key).and_then(Json::as_str).unwrap_or_default();
         if text("by").is_empty() {
             return;
@@ -279,6 +304,13 @@ impl Core {
         }
         for (key, bytes) in self.rules.dirty_keys() {
             let key = [RULE, key.as_slice()].concat();
+            match bytes {
+                Some(bytes) => batch.put(key, bytes),
+                None => batch.delete(key),
+            }
+        }
+        for (place, bytes) in self.texts.iter_mut().flat_map(Texts::take_dirty) {
+            let key = [TEXT, &place.to_be_bytes()].concat();
             match bytes {
                 Some(bytes) => batch.put(key, bytes),
                 None => batch.delete(key),

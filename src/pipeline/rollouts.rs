@@ -14,8 +14,9 @@ use serde_json::{Value as Json, json};
 use super::Ports;
 use super::convert::{key_of_rule, stable_hash};
 use super::core::Core;
+use super::own;
 use crate::actuation::{Plan, Status};
-use crate::buffer::record::{Cause, Class};
+use crate::buffer::record::{Cause, Class, RecordId};
 use crate::clock::Now;
 use crate::rollout::Action;
 
@@ -91,37 +92,94 @@ fn figures(status: &ModelStatus) -> Vec<(&'static str, &'static str, rules::Valu
     out
 }
 
+/// One figure of one model.
+struct Figure {
+    name: Arc<str>,
+    datatype: &'static str,
+    value: rules::Value,
+}
+
 impl Core {
-    /// Lets the rules see the models' figures.
+    /// Lets the rules see the models' figures, and ends the gateway's own alarms of models that they do not bear out:
+    /// those of before a restart or a change of version.
+    ///
+    /// What moves rules is in the journal: where a rule names the models, the figures are a `status` record first.
     pub fn handle_figures(&mut self, now: Now, models: &[ModelStatus], ports: &mut dyn Ports) {
-        for status in models {
-            let key = key(&status.model);
-            let unanswered = self.unanswered.remove(&status.model).unwrap_or(0);
-            let mut all = figures(status);
-            all.push((
-                "NoVerdict",
-                "Double",
-                rules::Value::Double(unanswered as f64),
-            ));
-            for (index, (name, datatype, value)) in (0u32..).zip(all) {
+        self.end_models_alarms(now, models, ports);
+        if models.is_empty() || !self.rules.names_group(GROUP) {
+            self.unanswered.clear();
+            return;
+        }
+        let all: Vec<(Arc<str>, Vec<Figure>)> = models
+            .iter()
+            .map(|status| {
+                let mut all = figures(status);
+                let unanswered = self.unanswered.remove(&status.model).unwrap_or(0);
+                let unanswered = rules::Value::Double(unanswered as f64);
+                all.push(("NoVerdict", "Double", unanswered));
+                let all = all.into_iter().map(|(name, datatype, value)| Figure {
+                    name: name.into(),
+                    datatype,
+                    value,
+                });
+                (status.model.clone(), all.collect())
+            })
+            .collect();
+        let record = self.tell_status(now, ("figures", figures_json(&all)), ports);
+        self.see_figures(now, record, all);
+        self.settle(now, ports);
+    }
+
+    /// Figures of the journal move the rules again as they did.
+    pub(super) fn replay_figures(&mut self, now: Now, record: RecordId, figures: &Json) {
+        self.see_figures(now, record, figures_from(figures));
+    }
+
+    fn see_figures(&mut self, now: Now, record: RecordId, all: Vec<(Arc<str>, Vec<Figure>)>) {
+        let mut index = 0;
+        for (model, figures) in all {
+            let key = key(&model);
+            for figure in figures {
                 self.rules.handle_event(&rules::Event {
                     key: key.clone(),
-                    metric: name.into(),
-                    value,
-                    datatype,
+                    metric: figure.name,
+                    value: figure.value,
+                    datatype: figure.datatype,
                     quality: rules::QUALITY_GOOD,
                     time_ms: i64::try_from(now.wall_ms).unwrap_or(i64::MAX),
                     engine_ms: now.engine_ms,
                     historical: false,
                     unchanged: false,
-                    // No record is the cause.
-                    record: 0,
+                    record,
                     index,
                     kind: rules::EventKind::Metric,
                 });
+                index += 1;
             }
         }
-        self.settle(now, ports);
+    }
+
+    fn end_models_alarms(&mut self, now: Now, models: &[ModelStatus], ports: &mut dyn Ports) {
+        let of = |model: &str| models.iter().find(|status| *status.model == *model);
+        for model in self.told(own::MODELS, own::OBJECTIVE) {
+            if of(&model).is_none_or(|status| status.mode == models::slo::Mode::Own) {
+                self.untell(now, own::MODELS, own::OBJECTIVE, &model, ports);
+            }
+        }
+        for figure in self.told(own::MODELS, own::DRIFT) {
+            let (model, name) = figure.split_once('/').unwrap_or((&figure, ""));
+            let over = match of(model) {
+                None => true,
+                // None yet: too few windows to say anything.
+                Some(status) => status
+                    .drift
+                    .get(name)
+                    .is_some_and(|index| *index <= models::runner::DRIFT_BACK),
+            };
+            if over {
+                self.untell(now, own::MODELS, own::DRIFT, &figure, ports);
+            }
+        }
     }
 
     /// A rule's commands to models. Each is refused or handed over; its outcome comes back later.
@@ -221,4 +279,47 @@ impl Core {
         );
         self.note_command(body);
     }
+}
+
+fn figures_json(all: &[(Arc<str>, Vec<Figure>)]) -> Json {
+    let one = |figure: &Figure| {
+        json!({
+            "name": &*figure.name,
+            "type": figure.datatype,
+            "value": super::convert::rule_json(&figure.value),
+        })
+    };
+    all.iter()
+        .map(|(model, figures)| {
+            json!({"model": &**model, "metrics": figures.iter().map(one).collect::<Vec<_>>()})
+        })
+        .collect()
+}
+
+/// Inverse of [`figures_json`].
+fn figures_from(json: &Json) -> Vec<(Arc<str>, Vec<Figure>)> {
+    let one = |json: &Json| {
+        let value = json.get("value")?;
+        let (datatype, value) = match json.get("type")?.as_str()? {
+            "Boolean" => ("Boolean", rules::Value::Bool(value.as_bool()?)),
+            _ => (
+                "Double",
+                rules::Value::Double(super::convert::json_double(value)?),
+            ),
+        };
+        Some(Figure {
+            name: json.get("name")?.as_str()?.into(),
+            datatype,
+            value,
+        })
+    };
+    let list = |json: &Json| json.as_array().cloned().unwrap_or_default();
+    list(json)
+        .iter()
+        .filter_map(|model| {
+            let name = model.get("model")?.as_str()?.into();
+            let metrics = list(model.get("metrics")?);
+            Some((name, metrics.iter().filter_map(one).collect()))
+        })
+        .collect()
 }

@@ -279,7 +279,11 @@ impl Rules {
 /// What counts towards a flood.
 fn raise(output: &Output) -> Option<(u64, Arc<str>, Key)> {
     match output {
-        Output::Alarm(event) if event.event == rules::AlarmAction::Raise && !event.historical => {
+        Output::Alarm(event)
+            if event.event == rules::AlarmAction::Raise
+                && !event.historical
+                && !super::own::is_own(event) =>
+        {
             Some((event.engine_ms, event.rule.clone(), event.key.clone()))
         }
         _ => None,

@@ -299,12 +299,10 @@ async fn run(
                 core.acknowledge_from_memory();
             }
         }
-        if let Some(runner) = figures
-            .as_ref()
-            .filter(|_| now.engine_ms >= next_figures_ms)
-        {
+        if now.engine_ms >= next_figures_ms {
             next_figures_ms = now.engine_ms.saturating_add(rollouts::EVERY_MS);
-            core.handle_figures(now, &runner.status(), &mut ports);
+            let models = figures.as_ref().map(|runner| runner.status());
+            core.handle_figures(now, &models.unwrap_or_default(), &mut ports);
         }
         if core.disk_wanted() {
             journal.want_sync();

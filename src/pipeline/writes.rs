@@ -14,10 +14,11 @@ use super::convert::{record_key, stable_hash, target_of_rule, value_json, write_
 use super::core::Core;
 use super::gate::HostGate;
 use super::latency::Stamp;
-use super::open_writes::{OpenWrites, plan_json, target_from};
+use super::open_writes::{Interlocked, OpenWrites, plan_json, target_from};
+use super::own::{self, Own};
 use crate::actuation::{
-    Actuation, Confirm, Expect, Gate, Hold, HoldError, Interlock, Plan, Refusal, Status, Step,
-    Target, Write,
+    Actuation, Confirm, Expect, Gate, Hold, HoldError, Interlock, Notice, OnRestart, Plan, Refusal,
+    Status, Step, Target, Write,
 };
 use crate::buffer::record::{Cause, Class, RecordId};
 use crate::clock::Now;
@@ -117,6 +118,10 @@ impl Core {
             cause: first.cause.0,
             priority: first.priority,
             deadline_ms: first.engine_ms.saturating_add(first.ttl_ms),
+            on_restart: match first.on_restart {
+                rules::OnRestart::Undo => OnRestart::Undo,
+                rules::OnRestart::Finish => OnRestart::Finish,
+            },
             writes: sequence
                 .iter()
                 .map(|request| self.write_of(&id, request))
@@ -206,7 +211,7 @@ impl Core {
         let judged = self.with_gate(now, ports, |actuation, gate| {
             actuation.explain(now.engine_ms, plan, gate)
         });
-        let shown = plan_json(plan);
+        let shown = self.shown(plan);
         let mut steps = shown
             .get("writes")
             .and_then(Json::as_array)
@@ -245,6 +250,12 @@ impl Core {
             }
         }
         body
+    }
+
+    /// A plan with its interlocks, as dry runs and the first record of a sequence show it.
+    fn shown(&self, plan: &Plan) -> Json {
+        let guards = self.writes.guards.get(&plan.id);
+        plan_json(plan, guards.map(Vec::as_slice).unwrap_or_default())
     }
 
     /// Sends what has waited for the disk and is there now.
@@ -318,9 +329,16 @@ impl Core {
         }
         while let Some(notice) = self.actuation.poll_notice() {
             any = true;
-            let message = notice.to_string();
-            tracing::error!(word = notice.word(), message, "local writes");
-            self.tell(now, "writes", notice.word(), &message, true, ports);
+            let (word, of, message) = (notice.word(), notice.of(), notice.to_string());
+            if notice.is_end() {
+                tracing::info!(word, message, "local writes");
+                self.untell(now, own::WRITES, word, &of, ports);
+                continue;
+            }
+            tracing::error!(word, message, "local writes");
+            let told = Own::event(own::WRITES, word, &of, &message, true);
+            let until_ack = matches!(notice, Notice::NotUndone { .. });
+            self.tell(now, Own { until_ack, ..told }, ports);
         }
         any
     }
@@ -339,7 +357,7 @@ impl Core {
             && let Some(plan) = step.ticket.and_then(|ticket| self.actuation.plan(ticket))
             && let Some(object) = body.as_object_mut()
         {
-            object.insert("plan".to_owned(), plan_json(plan));
+            object.insert("plan".to_owned(), self.shown(plan));
         }
         let cause = Cause {
             record: step.cause,
@@ -382,19 +400,45 @@ impl Core {
     }
 
     /// After a restart: single writes without an outcome are told as timed out and never sent again, sequences are
-    /// taken back.
+    /// taken back or go on, as they say.
     pub fn take_up(&mut self, now: Now, ports: &mut dyn Ports) {
-        let left = self.writes.open.left();
+        // Who wrote what is not known any more; those who go on fighting are told again.
+        for of in self.told(own::WRITES, "write_fight") {
+            self.untell(now, own::WRITES, "write_fight", &of, ports);
+        }
+        if self.texts().is_none() {
+            self.untell(now, own::MODELS, own::TEXT, "", ports);
+        }
+        let left = self.writes.open.left(now);
         for body in left.singles {
             self.close_single(now, body, ports);
         }
-        for interrupted in left.sequences {
-            tracing::warn!(plan = %interrupted.plan.id, "a sequence was interrupted; it is taken back");
+        for (interrupted, interlocks) in left.sequences {
+            let on_restart = interrupted.plan.on_restart;
+            tracing::warn!(plan = %interrupted.plan.id, ?on_restart, "a sequence was interrupted");
+            self.restore_guards(&interrupted.plan, interlocks);
             self.with_gate(now, ports, |actuation, gate| {
                 actuation.resume(now.engine_ms, interrupted, gate);
             });
         }
         self.settle(now, ports);
+    }
+
+    /// The interlocks of a sequence that goes on. One that can't be told any more does not hold.
+    fn restore_guards(&mut self, plan: &Plan, interlocks: Vec<Option<Interlocked>>) {
+        let rule = plan.by.strip_prefix("rule:").unwrap_or_default();
+        let rule = rule.rsplit_once('@').map_or(rule, |(rule, _)| rule);
+        let guards: Vec<Option<rules::Guard>> = interlocks
+            .into_iter()
+            .enumerate()
+            .map(|(position, interlock)| {
+                let Interlocked { text, source } = interlock?;
+                self.rules.guard(rule, position, &text, source)
+            })
+            .collect();
+        if guards.iter().any(Option::is_some) {
+            self.writes.guards.insert(plan.id.clone(), guards);
+        }
     }
 
     fn close_single(&mut self, now: Now, mut body: Json, ports: &mut dyn Ports) {

@@ -132,9 +132,21 @@ impl Plant {
     }
 }
 
-fn rules(folder: &std::path::Path, fan_within: &str) -> String {
+fn rules(folder: &std::path::Path, fan_within: &str, finish: bool) -> String {
     let path = folder.join("saga.toml");
-    std::fs::write(&path, PACK.replace("FAN_WITHIN", fan_within)).unwrap();
+    let mut pack = PACK.replace("FAN_WITHIN", fan_within);
+    if finish {
+        pack = pack
+            .replace(
+                "id = \"start-cooling\"",
+                "id = \"start-cooling\"\non_restart = \"finish\"",
+            )
+            .replace(
+                "ttl = \"120s\"",
+                "ttl = \"120s\"\nallow_when = 'current(\"Speed\") == 0'",
+            );
+    }
+    std::fs::write(&path, pack).unwrap();
     format!("[rules]\npaths = [\"{}\"]\n", path.display())
 }
 
@@ -165,9 +177,12 @@ fn check_audit(gateway: &Gateway, is: impl Fn(&Value) -> bool) -> Vec<Value> {
 
 /// Runs the sequence, kills the gateway when the device has seen `kill_at` commands (before it answers the last of
 /// them, or right after), restarts it, and checks what the device got.
-fn killed_at(kill_at: usize, after_answer: bool, fan_ignores: bool) {
+///
+/// With `finish` the rule says that a restart finishes it: all switches are on in the end, and each command came once.
+fn killed_at(kill_at: usize, after_answer: bool, fan_ignores: bool, finish: bool) {
     let folder = tempfile::tempdir().unwrap();
-    let config = rules(folder.path(), if fan_ignores { "300ms" } else { "120s" });
+    let within = if fan_ignores { "300ms" } else { "120s" };
+    let config = rules(folder.path(), within, finish);
     let mut gateway = Gateway::builder().config(&config).start();
     let mut plant = Plant::birth(&gateway, Plant::off());
     until("the device is there", 60, || {
@@ -190,8 +205,9 @@ fn killed_at(kill_at: usize, after_answer: bool, fan_ignores: bool) {
     }
     gateway.restart();
     let mut plant = Plant::birth(&gateway, plant.state);
-    let label =
-        format!("kill at {kill_at}, after answer {after_answer}, fan ignores {fan_ignores}");
+    let label = format!(
+        "kill at {kill_at}, after answer {after_answer}, fan ignores {fan_ignores}, finish {finish}"
+    );
     let over = |gateway: &Gateway| {
         commands(gateway)
             .iter()
@@ -224,6 +240,11 @@ fn killed_at(kill_at: usize, after_answer: bool, fan_ignores: bool) {
         if !finished {
             assert!(!plant.state[name], "{label}: {name} is still on: {got:?}");
         }
+    }
+    if finish {
+        let once: Vec<(String, bool)> = SWITCHES.map(|name| (name.to_owned(), true)).into();
+        assert!(finished, "{label}: {:#?}", commands(&gateway));
+        assert_eq!(got, once, "{label}");
     }
     let entries = check_audit(&gateway, |entry| entry["body"]["sequence"]["last"] == true);
     let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -259,13 +280,22 @@ fn a_kill_at_every_step_of_a_sequence_repeats_nothing_and_takes_back_all() {
     // Forward only: three commands, killed before and after each answer.
     for kill_at in 1..=3 {
         for after_answer in [false, true] {
-            killed_at(kill_at, after_answer, false);
+            killed_at(kill_at, after_answer, false, false);
         }
     }
     // The third one is ignored: three commands forward, three back.
     for kill_at in 3..=5 {
         for after_answer in [false, true] {
-            killed_at(kill_at, after_answer, true);
+            killed_at(kill_at, after_answer, true, false);
+        }
+    }
+}
+
+#[test]
+fn a_kill_at_every_step_of_a_sequence_that_is_to_be_finished_finishes_it() {
+    for kill_at in 1..=3 {
+        for after_answer in [false, true] {
+            killed_at(kill_at, after_answer, false, true);
         }
     }
 }
@@ -456,17 +486,39 @@ priority = 1
         held["reason"].as_str().unwrap().starts_with("priority"),
         "{held}"
     );
-    let exported = until("the fight is an alarm", 60, || {
-        let (code, out, _) = gateway.tool(&["buffer", "export"]);
-        (code == 0 && out.contains("write_fight")).then_some(out)
+    let fight = until("the fight is an alarm", 60, || {
+        own_alarm(&gateway, "writes")
     });
-    assert!(exported.contains("has the lower priority and is held off"));
+    assert_eq!(
+        (&fight["group"], &fight["state"], &fight["values"]),
+        (
+            &Value::Null,
+            &json!("unack"),
+            &json!({"word": "write_fight", "of": "g/n/plant Fan"})
+        )
+    );
+    let message = fight["message"].as_str().unwrap();
+    assert!(
+        message.contains("has the lower priority and is held off"),
+        "{message}"
+    );
+    let id = fight["id"].as_str().unwrap();
+    let (code, _, err) = gateway.tool(&["alarms", "ack", id]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(own_alarm(&gateway, "writes").unwrap()["state"], "ack");
+    let (_, out, _) = gateway.tool(&["alarms", "list"]);
+    let row = out.lines().find(|line| line.contains(id));
+    assert!(row.is_some_and(|row| row.contains(" gateway ")), "{out}");
 
     let (code, _, err) = gateway.tool(&["hold", "g/n/plant", "--for", "30m"]);
     assert_eq!(code, 0, "{err}");
     gateway.restart();
     let _plant = Plant::birth(&gateway, Plant::off());
     online(&gateway);
+    // Who wrote what is not known any more: that fight is over.
+    until("the fight is over", 20, || {
+        own_alarm(&gateway, "writes").is_none().then_some(())
+    });
     let (code, out, _) = gateway.tool(&["write", "g/n/plant", "Pump=true"]);
     assert!(code == 1 && out.contains("rejected (held: user:"), "{out}");
     let entries = check_audit(&gateway, |entry| entry["what"] == "action");
@@ -498,6 +550,36 @@ priority = 1
         code == 1 && out.contains("the end of the log was removed"),
         "{out}"
     );
+
+    // Started again, the gateway says so, until a person has seen it, over a kill too.
+    gateway.restart();
+    let broken = until("the broken log is an alarm", 20, || {
+        own_alarm(&gateway, "audit")
+    });
+    assert_eq!(
+        (&broken["values"]["word"], &broken["priority"]),
+        (&json!("audit_broken"), &json!("high"))
+    );
+    until("the journal has synced", 60, || {
+        (gateway.json("/api/buffer")["unsynced_bytes"] == 0).then_some(())
+    });
+    gateway.restart();
+    assert_eq!(own_alarm(&gateway, "audit").unwrap()["id"], broken["id"]);
+    let (code, _, err) = gateway.tool(&["alarms", "ack", broken["id"].as_str().unwrap()]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(own_alarm(&gateway, "audit"), None);
+    gateway.check_identity();
+}
+
+/// The gateway's own alarm of a part.
+fn own_alarm(gateway: &Gateway, part: &str) -> Option<Value> {
+    let rule = format!("sparkgate.{part}");
+    let alarms = gateway.json("/api/alarms");
+    let found = alarms
+        .as_array()?
+        .iter()
+        .find(|alarm| alarm["rule"] == *rule);
+    found.cloned()
 }
 
 /// `POST` to the plant with the token.

@@ -10,7 +10,7 @@ const FADE_AT: f64 = 20_000.0;
 /// From here on a figure counts as moved.
 pub(super) const MOVED: f64 = 0.25;
 /// And up to here as back again.
-const BACK: f64 = 0.1;
+pub const BACK: f64 = 0.1;
 
 /// Counts of one figure by its reference's bins.
 #[derive(Debug, Clone, Default)]

@@ -250,6 +250,7 @@ fn the_built_in_models_answer_with_their_labels() {
     let registry = Registry {
         models: models.collect(),
         backends: backends.clone(),
+        built_in: std::collections::BTreeSet::new(),
     };
     let (tx, rx) = mpsc::channel();
     let tx = Mutex::new(tx);

@@ -169,6 +169,8 @@ type Reply = mpsc::SyncSender<Result<Arc<[f32]>, String>>;
 enum Job {
     Text(TextRequest, Instant),
     Phrase(Arc<str>, Reply),
+    /// Alarms of before a restart.
+    Recall(Vec<super::Alarm>),
 }
 
 struct State {
@@ -309,6 +311,14 @@ impl Embedder {
         self.inner.push(Job::Text(request, Instant::now()))
     }
 
+    /// Makes alarms of before a restart neighbours again, the oldest first; before any text is handed over.
+    ///
+    /// # Errors
+    /// The embedder is stopping.
+    pub fn recall(&self, alarms: Vec<super::Alarm>) -> Result<(), Skipped> {
+        self.inner.push(Job::Recall(alarms))
+    }
+
     /// The vector of a rule's phrase. Waits up to `limit`, since the model may have to
     /// load: for loading rules, not for evaluating them.
     pub fn phrase(&self, text: &str, limit: Duration) -> Result<Arc<[f32]>, PhraseError> {
@@ -370,6 +380,10 @@ impl Worker {
             drop(state);
             match job {
                 Job::Text(request, queued) => self.text(request, queued),
+                Job::Recall(alarms) => {
+                    alarms.into_iter().for_each(|alarm| self.index.push(alarm));
+                    self.inner.lock().status.neighbours = self.index.len();
+                }
                 Job::Phrase(text, reply) => {
                     let result = self.vector(&mask(&text)).map(|(vector, _)| vector);
                     // Who asked may have given up waiting.

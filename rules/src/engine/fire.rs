@@ -112,6 +112,7 @@ impl Context<'_> {
                 of,
                 dry_run: def.dry_run,
                 durable: def.durable,
+                on_restart: def.on_restart,
                 cause: fire.cause,
                 engine_ms: self.now,
             });
@@ -187,29 +188,20 @@ impl Context<'_> {
         person: Option<(&str, &str)>,
     ) {
         for action in actions {
-            let Some(occurrence) = alarm.occurrence() else {
+            let speaker = Speaker {
+                rule: &self.def.id,
+                version: &self.def.version,
+                key: self.key,
+                priority,
+                now: self.now,
+                history: self.history,
+                until_ack: false,
+                person,
+            };
+            let Some(event) = speak(alarm, action, &speaker) else {
                 continue;
             };
-            self.out.push(Output::Alarm(AlarmEvent {
-                id: occurrence.id.clone(),
-                rule: self.def.id.clone(),
-                version: self.def.version.clone(),
-                event: action,
-                state: alarm.status(),
-                priority,
-                message: occurrence.message.clone(),
-                key: Key::clone(self.key),
-                timestamp: occurrence.time_ms,
-                engine_ms: self.now,
-                values: occurrence.values.clone(),
-                cause: occurrence.cause,
-                by: person.map(|(by, _)| by.into()),
-                note: person
-                    .filter(|(_, note)| !note.is_empty())
-                    .map(|(_, note)| note.into()),
-                stale: alarm.is_stale(),
-                historical: self.history,
-            }));
+            self.out.push(Output::Alarm(event));
             if action == AlarmAction::Raise && !self.history {
                 self.flooded();
             }
@@ -293,6 +285,49 @@ pub(super) fn flood_begins(
     output
 }
 
+/// Whose alarm it is, and who did something to it.
+pub(super) struct Speaker<'a> {
+    pub(super) rule: &'a Arc<str>,
+    pub(super) version: &'a Arc<str>,
+    pub(super) key: &'a Key,
+    pub(super) priority: Priority,
+    /// Engine time, ms.
+    pub(super) now: u64,
+    pub(super) history: bool,
+    pub(super) until_ack: bool,
+    /// Name and note.
+    pub(super) person: Option<(&'a str, &'a str)>,
+}
+
+/// What happened to an alarm, as an output; `None` for one that has no occurrence.
+pub(super) fn speak(
+    alarm: &Alarm,
+    action: AlarmAction,
+    speaker: &Speaker<'_>,
+) -> Option<AlarmEvent> {
+    let occurrence = alarm.occurrence()?;
+    let note = speaker.person.map(|(_, note)| note);
+    Some(AlarmEvent {
+        id: occurrence.id.clone(),
+        rule: speaker.rule.clone(),
+        version: speaker.version.clone(),
+        event: action,
+        state: alarm.status(),
+        priority: speaker.priority,
+        message: occurrence.message.clone(),
+        key: Key::clone(speaker.key),
+        timestamp: occurrence.time_ms,
+        engine_ms: speaker.now,
+        values: occurrence.values.clone(),
+        cause: occurrence.cause,
+        by: speaker.person.map(|(by, _)| by.into()),
+        note: note.filter(|note| !note.is_empty()).map(Into::into),
+        stale: alarm.is_stale(),
+        historical: speaker.history,
+        until_ack: speaker.until_ack,
+    })
+}
+
 /// The alarm of the gateway itself about a flood. It asks for nothing, and nobody has to acknowledge
 /// it.
 pub(super) fn flood_event(id: &Arc<str>, key: &Key, on: bool, now: u64) -> Output {
@@ -321,5 +356,6 @@ pub(super) fn flood_event(id: &Arc<str>, key: &Key, on: bool, now: u64) -> Outpu
         note: None,
         stale: false,
         historical: false,
+        until_ack: false,
     })
 }

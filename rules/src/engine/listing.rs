@@ -55,7 +55,7 @@ pub struct AlarmInfo {
     pub rule: Arc<str>,
     /// Version of its pack.
     pub version: Arc<str>,
-    /// Key of the rule's state.
+    /// Key of the rule's state; without a group for an alarm of the program itself.
     pub key: Key,
     /// State.
     pub status: AlarmStatus,
@@ -149,9 +149,21 @@ impl Engine {
             .filter_map(|(rule, key, history, failing, alarm)| {
                 alarm_info(&rule.def, key, history, failing, alarm)
             })
+            .chain(self.owns.iter().filter_map(|own| self.own_info(own)))
             .collect();
         alarms.sort_by(AlarmInfo::cmp_urgency);
         alarms
+    }
+
+    fn own_info(&self, own: &super::own::Own) -> Option<AlarmInfo> {
+        let about = &own.about;
+        bare_info(
+            &about.rule,
+            &about.version,
+            &self.owns.key,
+            about.priority,
+            &own.alarm,
+        )
     }
 
     /// How many alarms are active, and how many somebody still has to acknowledge. Shelved,
@@ -159,7 +171,8 @@ impl Engine {
     #[must_use]
     pub fn alarm_counts(&self) -> (usize, usize) {
         let mut counts = (0, 0);
-        for (_, _, _, _, alarm) in self.every_alarm() {
+        let of_rules = self.every_alarm().map(|(_, _, _, _, alarm)| alarm);
+        for alarm in of_rules.chain(self.owns.iter().map(|own| &own.alarm)) {
             if alarm.status() == alarm.bare_status() {
                 counts.0 += usize::from(alarm.is_active());
                 counts.1 += usize::from(alarm.is_unacked());
@@ -251,17 +264,34 @@ fn alarm_info(
     failing: bool,
     alarm: &Alarm,
 ) -> Option<AlarmInfo> {
-    let occurrence = alarm.occurrence()?;
     let own = def.alarm.as_ref().filter(|_| !failing);
+    let priority = own.map_or(Priority::Diagnostic, |own| own.priority);
+    let mut info = bare_info(&def.id, &def.version, key, priority, alarm)?;
+    info.historical = historical;
+    info.cause_text = own.and_then(|own| own.cause.clone());
+    info.consequence = own.and_then(|own| own.consequence.clone());
+    info.response = own.and_then(|own| own.response.clone());
+    Some(info)
+}
+
+/// What an alarm says of itself, without its rule's texts.
+fn bare_info(
+    rule: &Arc<str>,
+    version: &Arc<str>,
+    key: &Key,
+    priority: Priority,
+    alarm: &Alarm,
+) -> Option<AlarmInfo> {
+    let occurrence = alarm.occurrence()?;
     let acked = alarm.acked();
     Some(AlarmInfo {
         id: occurrence.id.clone(),
-        rule: def.id.clone(),
-        version: def.version.clone(),
+        rule: rule.clone(),
+        version: version.clone(),
         key: key.clone(),
         status: alarm.status(),
         beneath: alarm.bare_status(),
-        priority: own.map_or(Priority::Diagnostic, |own| own.priority),
+        priority,
         message: occurrence.message.clone(),
         values: occurrence.values.clone(),
         cause: occurrence.cause,
@@ -270,7 +300,7 @@ fn alarm_info(
         active: alarm.is_active(),
         unacknowledged: alarm.is_unacked(),
         stale: alarm.is_stale(),
-        historical,
+        historical: false,
         by: acked
             .map(|a| a.by.clone())
             .or_else(|| alarm.shelf().map(|s| s.by.clone())),
@@ -278,9 +308,9 @@ fn alarm_info(
             .map(|a| a.note.clone())
             .filter(|note| !note.is_empty()),
         shelved_until_ms: alarm.shelf().and_then(|s| s.until),
-        cause_text: own.and_then(|own| own.cause.clone()),
-        consequence: own.and_then(|own| own.consequence.clone()),
-        response: own.and_then(|own| own.response.clone()),
+        cause_text: None,
+        consequence: None,
+        response: None,
     })
 }
 

@@ -27,6 +27,10 @@
 //! sample whose quality is not good moves no threshold, window or absence and clears no alarm;
 //! patterns may ask for `quality`.
 //!
+//! # Alarms of the program itself
+//! What the gateway has to tell of itself is raised and cleared by name
+//! ([`raise_own`](Engine::raise_own)), and is listed and operated as a rule's alarms are.
+//!
 //! # Bounds
 //! [`Limits`]; what goes is counted and put out.
 //!
@@ -49,6 +53,7 @@ mod life;
 mod limits;
 mod listing;
 mod merge;
+mod own;
 mod people;
 mod persist;
 mod reload;
@@ -71,6 +76,7 @@ pub use births::{Finding, Mismatch};
 pub use limits::Limits;
 pub use listing::{AlarmInfo, Counts, RuleInfo};
 pub use merge::Explained;
+pub use own::OwnAlarm;
 pub use share::{Lent, Place, Router, Share};
 
 use context::{Context, Outbox, Rule};
@@ -83,6 +89,7 @@ use crate::alarm::Flood;
 use crate::event::{Event, EventKind, Key, Level, Sample};
 use crate::lang::def::{Pack, RuleDef};
 use crate::lang::expr::{Expr, Scope};
+use crate::lang::glob::Glob;
 use crate::output::Output;
 use crate::value::Value;
 
@@ -123,6 +130,12 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// The key whose values it looks at.
+    #[must_use]
+    pub fn source(&self) -> &Key {
+        self.event.as_ref().map_or(&self.key, |event| &event.source)
+    }
+
     /// The condition as it was written.
     #[must_use]
     pub fn text(&self) -> &str {
@@ -164,6 +177,8 @@ pub struct Engine {
     phrases: Phrases,
     flood: Flood,
     flood_alarm: Option<(Arc<str>, Key)>,
+    /// Alarms of the program around the engine.
+    owns: own::Owns,
     /// The engine's own entry is to be saved.
     own_dirty: bool,
     /// Keys that hold state.
@@ -223,6 +238,7 @@ impl Engine {
             phrases: HashMap::new(),
             flood: Flood::default(),
             flood_alarm: None,
+            owns: own::Owns::default(),
             own_dirty: false,
             stateful: 0,
             lent: 0,
@@ -294,6 +310,13 @@ impl Engine {
             .any(|def| *def.id == *rule && !def.uses.phrases.is_empty())
     }
 
+    /// Whether a rule's scope names this group, one of what the gateway says of itself.
+    #[must_use]
+    pub fn names_group(&self, group: &str) -> bool {
+        let named = |scope: &Glob| scope.as_str().starts_with('#') && scope.matches(group);
+        self.defs.iter().any(|def| named(&def.scope.group))
+    }
+
     /// The models that rules name in `score`, sorted.
     #[must_use]
     pub fn models(&self) -> Vec<Arc<str>> {
@@ -302,6 +325,21 @@ impl Engine {
             .iter()
             .flat_map(|def| def.uses.models.iter().cloned());
         all.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// A command's condition again, without the match that asked for it: after a restart. `None`: the rule is gone, or
+    /// its command at that position (from 0) has another condition.
+    #[must_use]
+    pub fn guard(&self, rule: &str, position: usize, text: &str, source: Key) -> Option<Guard> {
+        let def = self.defs.iter().find(|def| &*def.id == rule)?;
+        let expr = def.commands.get(position)?.allow_when.clone()?;
+        (expr.text() == text).then(|| Guard {
+            expr,
+            key: Arc::new(source),
+            event: None,
+            taken: Arc::new(Taken(Vec::new())),
+            results: Arc::from([]),
+        })
     }
 
     /// Whether a command's condition holds now. A condition that has no result does not.

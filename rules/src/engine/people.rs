@@ -145,6 +145,13 @@ impl Engine {
     ) -> Result<AlarmStatus, AlarmError> {
         self.advance_to(engine_ms);
         let unknown = || AlarmError::Unknown { id: id.to_owned() };
+        if self.names_own(id) {
+            let most = self.limits.shelve_ms;
+            let done = self.person_own(id, (by, note), |alarm, timing, now| {
+                act(alarm, timing, now, most)
+            });
+            return done.unwrap_or_else(|| Err(unknown()));
+        }
         let (slot, lane, which) = self.find_alarm(id).ok_or_else(unknown)?;
         let most = self.limits.shelve_ms;
         let mut result = Err(unknown());

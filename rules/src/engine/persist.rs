@@ -54,6 +54,7 @@ impl Engine {
                 None => {}
             }
         }
+        entries.extend(self.owns.take_dirty());
         let flood = self.flood.take_changed();
         if (std::mem::take(&mut self.own_dirty) || flood) && self.share.is_first() {
             entries.insert(OWN.to_vec(), Some(self.encode_own()));
@@ -64,6 +65,7 @@ impl Engine {
     /// Marks everything as changed, for a snapshot of the whole.
     pub fn mark_all_dirty(&mut self) {
         self.own_dirty = true;
+        self.owns.mark_all_dirty();
         for (id, slot) in (0u32..).zip(&mut self.slots) {
             if let Some(slot) = slot
                 && !slot.is_empty()
@@ -81,6 +83,13 @@ impl Engine {
     pub fn restore(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), Corrupt> {
         let restored = if key == OWN {
             self.decode_own(bytes)
+        } else if key.first() == Some(&super::own::TAG) {
+            // The first share's, whichever had it when it was written.
+            if self.share.is_first() {
+                self.owns.restore(bytes)
+            } else {
+                Ok(())
+            }
         } else {
             self.decode_slot(key, bytes)
         };

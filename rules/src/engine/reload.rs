@@ -105,6 +105,7 @@ impl Engine {
                     note: Some("the rule is gone or has changed its shape".into()),
                     stale: alarm.is_stale(),
                     historical: lane.history,
+                    until_ack: false,
                 }));
             }
             self.out.push(Output::Evicted(Evicted {

@@ -9,7 +9,7 @@
 //! shares are those of one engine; at equal times those of timers come before those of events.
 //!
 //! Limits over all keys are divided by the number of shares. Floods are counted over all shares: what the shares raised
-//! is given to the first one with [`Engine::note_raises`].
+//! is given to the first one with [`Engine::note_raises`]. Alarms of the program itself are the first one's too.
 
 use std::sync::Arc;
 
@@ -62,6 +62,9 @@ impl Own {
     }
 }
 
+/// Order of what timers of the program's own alarms put out: behind the rules that an input moves, before all keys.
+pub(super) const OWN_ORDER: u64 = 1 << 63;
+
 /// Order of what a key's timers put out.
 pub(super) fn timer_order(key: &Key) -> u64 {
     let mut hash = Fnv::new();
@@ -69,7 +72,7 @@ pub(super) fn timer_order(key: &Key) -> u64 {
         hash.text(name);
     }
     // Behind the rules that an input moves.
-    hash.0 | (1 << 63)
+    hash.0 | OWN_ORDER
 }
 
 impl Share {

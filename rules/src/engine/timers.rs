@@ -1,7 +1,7 @@
 //! Timers: each key has one, for the earliest of what its rules wait for.
 
 use super::run::setting;
-use super::share::{Place, timer_order};
+use super::share::{OWN_ORDER, Place, timer_order};
 use super::slot::Lane;
 use super::{Engine, SWEEP_MS, SlotId};
 use crate::event::Level;
@@ -13,7 +13,8 @@ impl Engine {
     pub fn poll_timeout(&self) -> Option<u64> {
         let timer = self.timers.first().map(|(at, _)| *at);
         let flood = self.flood.deadline().filter(|_| self.share.alone());
-        timer.into_iter().chain(flood).min()
+        let own = self.owns.deadline();
+        timer.into_iter().chain(flood).chain(own).min()
     }
 
     /// Time has come to `engine_ms`: fires what was due, in the order of due times. Earlier than the last call counts as the last call.
@@ -34,6 +35,10 @@ impl Engine {
             self.pass(at);
             if self.share.alone() {
                 self.calm(at);
+            }
+            if self.owns.deadline().is_some_and(|due| due <= at) {
+                self.out.place.order = OWN_ORDER;
+                self.advance_own(at);
             }
             for slot in self.due(at) {
                 self.fire(slot);

@@ -7,7 +7,7 @@ use super::expr::{Aggregate, Expr, Uses};
 use super::glob::Glob;
 use super::template::Template;
 use crate::event::{Key, Level};
-use crate::output::{Confirm, Priority, Undo};
+use crate::output::{Confirm, OnRestart, Priority, Undo};
 use crate::pattern::Plan;
 use crate::value::Value;
 
@@ -257,6 +257,7 @@ pub(crate) struct RuleDef {
     pub(crate) stage_values: Vec<Arc<str>>,
     pub(crate) alarm: Option<AlarmDef>,
     pub(crate) commands: Vec<CommandDef>,
+    pub(crate) on_restart: OnRestart,
 }
 
 impl RuleDef {

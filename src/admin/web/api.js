@@ -41,5 +41,5 @@ export async function act(what, work) {
 }
 
 export const partsOf = (d) => [d.group, d.node, d.device].filter((x) => x !== undefined && x !== null);
-export const nameOf = (d) => partsOf(d).join("/");
+export const nameOf = (d) => d.group === null ? "gateway" : partsOf(d).join("/"); // an alarm of the gateway itself
 export const pathOf = (d) => partsOf(d).map(encodeURIComponent).join("/");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rules::{
     AlarmError, AlarmInfo, AlarmStatus, Corrupt, Counts, Engine, Explained, Finding, Guard, Key,
-    Lent, Pack, Router, RuleInfo,
+    Lent, OwnAlarm, Pack, Router, RuleInfo,
 };
 
 use super::Rules;
@@ -157,6 +157,37 @@ impl Rules {
         self.person(id, at, move |engine| engine.reset_alarm(&name, &by, at))
     }
 
+    /// See [`Engine::raise_own`]. The first share has all alarms of the gateway itself.
+    pub fn raise_own(&mut self, about: OwnAlarm, engine_ms: u64) {
+        self.on_first(engine_ms, move |engine| engine.raise_own(about, engine_ms));
+    }
+
+    /// See [`Engine::clear_own`].
+    pub fn clear_own(&mut self, rule: &str, word: &str, of: &str, engine_ms: u64) {
+        let name: [Arc<str>; 3] = [rule.into(), word.into(), of.into()];
+        self.on_first(engine_ms, move |engine| {
+            let [rule, word, of] = &name;
+            engine.clear_own(rule, word, of, engine_ms);
+        });
+    }
+
+    /// An input that the first share alone takes.
+    fn on_first(&mut self, engine_ms: u64, act: impl FnOnce(&mut Engine) + Send + 'static) {
+        self.now = self.now.max(engine_ms);
+        self.input += 1;
+        let input = self.input;
+        self.on(0, move |engine| {
+            engine.number_inputs(input);
+            act(engine);
+        });
+    }
+
+    /// See [`Engine::active_own`].
+    pub fn active_own(&mut self) -> Vec<OwnAlarm> {
+        self.on(0, |engine| engine.active_own().cloned().collect())
+            .unwrap_or_default()
+    }
+
     /// See [`Engine::set_enabled`].
     pub fn set_enabled(&mut self, rule: &str, on: bool) -> bool {
         let rule = Arc::<str>::from(rule);
@@ -173,6 +204,15 @@ impl Rules {
         let guard = guard.clone();
         self.on(holder, move |engine| engine.check(&guard))
             .unwrap_or(false)
+    }
+
+    /// See [`Engine::guard`].
+    pub fn guard(&mut self, rule: &str, position: usize, text: &str, source: Key) -> Option<Guard> {
+        let (rule, text) = (Arc::<str>::from(rule), Arc::<str>::from(text));
+        self.on(0, move |engine| {
+            engine.guard(&rule, position, &text, source)
+        })
+        .flatten()
     }
 
     /// See [`Engine::check_birth`]. Findings are kept by the first share, of all keys.
@@ -231,7 +271,19 @@ impl Rules {
             .unwrap_or(false)
     }
 
+    /// See [`Engine::names_group`].
+    pub fn names_group(&mut self, group: &str) -> bool {
+        let group = Arc::<str>::from(group);
+        self.on(0, move |engine| engine.names_group(&group))
+            .unwrap_or(false)
+    }
+
     // --- state
+
+    /// See [`Engine::mark_all_dirty`].
+    pub fn mark_all_dirty(&mut self) {
+        self.each(Engine::mark_all_dirty);
+    }
 
     /// See [`Engine::dirty_keys`].
     pub fn dirty_keys(&mut self) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {

@@ -208,6 +208,89 @@ fn listings_and_a_reload_reach_every_worker() {
     assert_eq!(rules.rule_count(), 0);
 }
 
+fn own(of: u64) -> rules::OwnAlarm {
+    rules::OwnAlarm {
+        rule: "sparkgate.part".into(),
+        version: "1".into(),
+        word: "late".into(),
+        of: of.to_string().into(),
+        priority: rules::Priority::Low,
+        message: format!("{of} is late").into(),
+        until_ack: false,
+    }
+}
+
+/// What is raised, shelved, acknowledged and cleared by name: what was put out, what is listed at the end, and the
+/// snapshot.
+fn tell_own(mut rules: Rules) -> (Vec<String>, Vec<rules::AlarmInfo>, Vec<(Vec<u8>, Vec<u8>)>) {
+    rules.start().unwrap();
+    for n in 0..20 {
+        rules.raise_own(own(n), 1_000 + n);
+        rules.raise_own(own(n), 1_000 + n);
+        rules.handle_birth(&key(n), 1_000 + n);
+    }
+    rules.join();
+    assert_eq!(rules.alarm_counts(), (20, 20));
+    assert_eq!(rules.active_own().len(), 20);
+    let listed = rules.alarms();
+    assert_eq!(listed.len(), 20);
+    let id_of = |of: u64| {
+        let message = format!("{of} is late");
+        let mut all = listed.iter();
+        all.find(|alarm| *alarm.message == message)
+            .unwrap()
+            .id
+            .clone()
+    };
+    rules.ack_alarm(&id_of(3), "eve", "seen", 2_000).unwrap();
+    rules.shelve_alarm(&id_of(4), "eve", 500, 2_000).unwrap();
+    rules.join();
+    assert_eq!(rules.poll_timeout(), Some(2_500), "the shelf ends");
+    rules.advance_to(2_600);
+    rules.join();
+    rules.clear_own("sparkgate.part", "late", "3", 2_700);
+    rules.clear_own("sparkgate.part", "late", "3", 2_700);
+    rules.join();
+    assert!(!rules.counts().flood, "they count for none");
+    let said = std::iter::from_fn(|| rules.poll_output());
+    let said = said.filter_map(|output| match output {
+        Output::Alarm(event) => Some(format!("{} {} {}", event.event, event.state, event.message)),
+        _ => None,
+    });
+    let said = said.collect();
+    let entries = rules.dirty_keys().into_iter();
+    let mut entries: Vec<_> = entries.filter_map(|(k, bytes)| Some((k, bytes?))).collect();
+    entries.sort();
+    (said, rules.alarms(), entries)
+}
+
+#[test]
+fn alarms_of_the_gateway_itself_are_there_once_with_any_number_of_workers() {
+    let rules = |workers| Rules::new(packs(), Limits::default(), workers);
+    let expected = tell_own(rules(1));
+    assert_eq!(expected.0.len(), 20 + 4, "{:?}", expected.0);
+    for workers in [2, 5] {
+        assert_eq!(tell_own(rules(workers)), expected, "{workers} workers");
+    }
+    // Whoever takes the snapshot back has each once, too.
+    for workers in [1, 2, 3] {
+        let mut again = rules(workers);
+        for (key, bytes) in &expected.2 {
+            again.restore(key, bytes).unwrap();
+        }
+        again.start().unwrap();
+        assert_eq!(again.alarms(), expected.1, "{workers} workers");
+        assert_eq!(again.dirty_keys(), [], "{workers} workers");
+        again.clear_own("sparkgate.part", "late", "7", 3_000);
+        again.join();
+        let cleared = std::iter::from_fn(|| again.poll_output());
+        let cleared = cleared
+            .filter(|o| matches!(o, Output::Alarm(a) if a.event == rules::AlarmAction::Clear));
+        assert_eq!(cleared.count(), 1);
+        assert_eq!(again.alarm_counts(), (18, 19));
+    }
+}
+
 #[test]
 fn a_worker_that_is_gone_is_told() {
     let mut rules = Rules::new(packs(), Limits::default(), 2);

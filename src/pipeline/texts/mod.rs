@@ -4,23 +4,27 @@
 //! A vector becomes an `embedding` record and then an event of the rules. Alarms of rules that compare texts are
 //! embedded and grouped like any other, but are no event: a rule can't hear its own alarm.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod families;
+
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use models::text::{Embedding, Neighbour, TextEvent, TextRequest, TextSource};
+use models::text::{Alarm, Embedding, MAX_TEXT, Neighbour, TextEvent, TextRequest, TextSource};
+
+use families::Families;
 
 use super::Ports;
 use super::convert::{key_of_rule, model_key, rule_key_of_model, stable_hash};
 use super::core::Core;
+use super::own::{self, Own};
 use crate::buffer::record::{Cause, Class, Record, RecordId};
 use crate::clock::Now;
 
-/// Alarms whose neighbours are kept; the oldest goes.
-const MOST_RELATED: usize = 2_000;
 /// Headers that name what was embedded; a replay reads them back.
 const OF_METRIC: &str = "Sparkgate-Metric";
 const OF_RULE: &str = "Sparkgate-Rule";
+const OF_ALARM: &str = "Sparkgate-Alarm";
 const OF_INDEX: &str = "Sparkgate-Index";
 const OF_TIME: &str = "Sparkgate-Time";
 /// `type` of an alarm's embedding in expressions; a metric's is `String`.
@@ -40,17 +44,17 @@ pub struct Related {
 pub struct Texts {
     /// String metrics that are embedded.
     metrics: HashSet<Arc<str>>,
-    related: HashMap<Arc<str>, Related>,
-    order: VecDeque<Arc<str>>,
+    families: Families,
     /// Why the model can't be used, once that was told.
     broken: bool,
 }
 
 impl Texts {
-    /// For a text model whose manifest names these metrics.
+    /// For a text model with this space of vectors, whose manifest names these metrics.
     #[must_use]
-    pub fn new(metrics: impl IntoIterator<Item = Arc<str>>) -> Self {
+    pub fn new(vector_version: Arc<str>, metrics: impl IntoIterator<Item = Arc<str>>) -> Self {
         Self {
+            families: Families::new(vector_version),
             metrics: metrics.into_iter().collect(),
             ..Self::default()
         }
@@ -59,28 +63,23 @@ impl Texts {
     /// What is known of an alarm.
     #[must_use]
     pub fn related(&self, alarm: &str) -> Option<&Related> {
-        self.related.get(alarm)
+        self.families.related(alarm)
     }
 
-    /// An alarm joins the family of its nearest neighbour, or founds one.
-    fn relate(&mut self, alarm: &Arc<str>, neighbours: Vec<Neighbour>) {
-        let family = neighbours
-            .first()
-            .map(|nearest| {
-                self.related
-                    .get(&nearest.alarm)
-                    .map_or_else(|| nearest.alarm.clone(), |known| known.family.clone())
-            })
-            .unwrap_or_else(|| alarm.clone());
-        let related = Related { family, neighbours };
-        if self.related.insert(alarm.clone(), related).is_some() {
-            self.order.retain(|known| known != alarm);
-        }
-        self.order.push_back(alarm.clone());
-        while self.order.len() > MOST_RELATED {
-            if let Some(oldest) = self.order.pop_front() {
-                self.related.remove(&oldest);
-            }
+    /// Recent alarms with their vectors, the oldest first: what the embedder compares with.
+    pub fn alarms(&self) -> impl Iterator<Item = &Alarm> {
+        self.families.alarms()
+    }
+
+    /// What changed since the last checkpoint, by place.
+    pub(super) fn take_dirty(&mut self) -> Vec<(u64, Option<Vec<u8>>)> {
+        self.families.take_dirty()
+    }
+
+    /// Takes the entries of a checkpoint back, in the order of their places.
+    pub fn restore<'a>(&mut self, entries: impl IntoIterator<Item = (u64, &'a [u8])>) {
+        for (place, bytes) in entries {
+            self.families.restore(place, bytes);
         }
     }
 }
@@ -174,7 +173,8 @@ impl Core {
                 if first {
                     let message = format!("texts get no vectors: {}", failure.reason);
                     tracing::error!(reason = failure.reason, "texts get no vectors");
-                    self.tell(now, "models", "text", &message, false, ports);
+                    let own = Own::condition(own::MODELS, own::TEXT, "", &message);
+                    self.tell(now, own, ports);
                 }
             }
         }
@@ -201,8 +201,9 @@ impl Core {
                 extra.push((OF_INDEX.into(), index.to_string().into()));
                 (*index, *time_ms)
             }
-            TextSource::Alarm { rule, time_ms, .. } => {
+            TextSource::Alarm { id, rule, time_ms } => {
                 extra.push((OF_RULE.into(), (&**rule).into()));
+                extra.push((OF_ALARM.into(), (&**id).into()));
                 (0, *time_ms)
             }
         };
@@ -222,9 +223,22 @@ impl Core {
         if let Some(texts) = &mut self.texts {
             texts.broken = false;
             if let TextSource::Alarm { id, .. } = &request.source {
-                texts.relate(id, embedding.neighbours);
+                let alarm = Alarm {
+                    id: id.clone(),
+                    record: request.record,
+                    key: request.key,
+                    text: request
+                        .text
+                        .chars()
+                        .take(MAX_TEXT)
+                        .collect::<String>()
+                        .into(),
+                    vector: embedding.vector.clone(),
+                };
+                texts.families.relate(alarm, embedding.neighbours);
             }
         }
+        self.untell(now, own::MODELS, own::TEXT, "", ports);
         self.handle_vector(now, key, &request.source, embedding.vector, id);
         self.drain_rules(now, ports);
     }
@@ -287,56 +301,24 @@ impl Core {
         };
         let (numbers, _) = record.body.as_chunks::<4>();
         let vector: Arc<[f32]> = numbers.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        if let (Some(id), Some(of)) = (header(OF_ALARM), number("Sparkgate-Of")) {
+            let known = self
+                .rules
+                .alarms()
+                .into_iter()
+                .find(|alarm| *alarm.id == *id);
+            let alarm = Alarm {
+                id: id.into(),
+                record: u64::try_from(of).unwrap_or(0),
+                key: model_key(&key.group, &key.node, key.device.as_ref()),
+                text: known.map(|alarm| alarm.message).unwrap_or_default(),
+                vector: vector.clone(),
+            };
+            if let Some(texts) = &mut self.texts {
+                let neighbours = texts.families.nearest(&vector);
+                texts.families.relate(alarm, neighbours);
+            }
+        }
         self.handle_vector(now, key, &source, vector, record.id);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn neighbour(alarm: &str) -> Neighbour {
-        Neighbour {
-            alarm: alarm.into(),
-            record: 1,
-            key: models::DeviceKey::new("g", "n", "d"),
-            text: "t".into(),
-            similarity: 0.9,
-        }
-    }
-
-    #[test]
-    fn alarms_join_the_family_of_their_nearest_neighbour() {
-        let mut texts = Texts::default();
-        texts.relate(&"a".into(), Vec::new());
-        texts.relate(&"b".into(), vec![neighbour("a")]);
-        texts.relate(&"c".into(), vec![neighbour("b"), neighbour("a")]);
-        texts.relate(&"x".into(), Vec::new());
-        // The neighbour itself is forgotten: it is the family's name all the same.
-        texts.relate(&"y".into(), vec![neighbour("gone")]);
-        let family = |id: &str| texts.related(id).map(|r| &*r.family);
-        assert_eq!(
-            ["a", "b", "c", "x", "y", "z"].map(family),
-            [
-                Some("a"),
-                Some("a"),
-                Some("a"),
-                Some("x"),
-                Some("gone"),
-                None
-            ]
-        );
-    }
-
-    #[test]
-    fn what_is_kept_is_bounded() {
-        let mut texts = Texts::default();
-        for n in 0..MOST_RELATED + 10 {
-            texts.relate(&format!("{n}").into(), Vec::new());
-            texts.relate(&"again".into(), Vec::new());
-        }
-        assert_eq!(texts.related.len(), MOST_RELATED);
-        assert_eq!(texts.order.len(), MOST_RELATED);
-        assert!(texts.related("0").is_none() && texts.related("again").is_some());
     }
 }

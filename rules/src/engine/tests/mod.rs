@@ -4,6 +4,7 @@ mod alarms;
 mod births;
 mod bounds;
 mod faults;
+mod own;
 mod replay;
 mod shares;
 mod time;

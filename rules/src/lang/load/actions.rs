@@ -10,7 +10,7 @@ use crate::lang::expr::{Expr, Names};
 use crate::lang::reader::{At, Table, as_table};
 use crate::lang::source::{Problem, Source};
 use crate::lang::template::Template;
-use crate::output::{Confirm, Expect, Priority, Undo};
+use crate::output::{Confirm, Expect, OnRestart, Priority, Undo};
 use crate::value::Value;
 
 /// Time to live of a command that names none, ms.
@@ -127,11 +127,25 @@ fn read_flap(source: &mut Source<'_>, mut table: Table<'_, '_>) -> Option<Flap> 
     }
 }
 
+/// What becomes of a sequence that a restart interrupts.
+pub(super) fn on_restart(source: &mut Source<'_>, table: &mut Table<'_, '_>) -> OnRestart {
+    let range = table.get("on_restart").map(|item| item.span());
+    let words: Vec<&'static str> = OnRestart::ALL.iter().map(|w| w.as_str()).collect();
+    let word = table.word(source, "on_restart", &words, OnRestart::parse);
+    if let Some(range) = range
+        && table.array(source, "command").len() < 2
+    {
+        let what = "on_restart is for several commands; a single one is never sent again";
+        source.error(range, Problem::Combination { what });
+    }
+    word.unwrap_or_default()
+}
+
 pub(super) fn commands(
     source: &mut Source<'_>,
     table: &mut Table<'_, '_>,
     found: &mut Found,
-    level: Level,
+    of: (Level, OnRestart),
 ) -> Vec<CommandDef> {
     let items = table.array(source, "command");
     if let Some(extra) = items.get(MOST_COMMANDS) {
@@ -141,7 +155,7 @@ pub(super) fn commands(
     let mut commands = Vec::new();
     for item in items {
         let inner = as_table(source, "command", item);
-        commands.extend(inner.and_then(|inner| command(source, inner, found, level)));
+        commands.extend(inner.and_then(|inner| command(source, inner, found, of)));
     }
     commands
 }
@@ -150,7 +164,7 @@ fn command(
     source: &mut Source<'_>,
     mut table: Table<'_, '_>,
     found: &mut Found,
-    level: Level,
+    (level, on_restart): (Level, OnRestart),
 ) -> Option<CommandDef> {
     let before = source.errors.len();
     let range = table.range.clone();
@@ -171,7 +185,12 @@ fn command(
     });
     let repeatable = table.boolean(source, "repeatable");
     let allow_when = table.text(source, "allow_when");
-    let allow_when = allow_when.and_then(|at| expression(source, &at, &found.names, true));
+    // After a restart nobody knows the match any more: only what is so then can be asked.
+    let names = match on_restart {
+        OnRestart::Undo => found.names.clone(),
+        OnRestart::Finish => Names::columns(Vec::new()),
+    };
+    let allow_when = allow_when.and_then(|at| expression(source, &at, &names, true));
     if let Some(expr) = &allow_when {
         found.uses.current.extend(expr.uses.current.iter().cloned());
     }

@@ -53,7 +53,7 @@ pub(super) fn read(
     let found = kind(source, &mut table);
     let Some(mut found) = found else {
         // What else is wrong is still worth saying, but names can't be checked without a kind.
-        for known in ["alarm", "command"] {
+        for known in ["alarm", "command", "on_restart"] {
             table.has(known);
         }
         table.finish(source);
@@ -64,7 +64,8 @@ pub(super) fn read(
         source.error(table.range.clone(), Problem::Combination { what });
     }
     let alarm = actions::alarm(source, &mut table, &mut found);
-    let commands = actions::commands(source, &mut table, &mut found, level);
+    let on_restart = actions::on_restart(source, &mut table);
+    let commands = actions::commands(source, &mut table, &mut found, (level, on_restart));
     table.finish(source);
     if source.errors.len() > before {
         return None;
@@ -98,6 +99,7 @@ pub(super) fn read(
         stages,
         alarm,
         commands,
+        on_restart,
     })
 }
 
