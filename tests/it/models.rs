@@ -573,7 +573,10 @@ fn texts_become_vectors_that_rules_compare_and_that_group_a_flood() {
     until("the new alarm has joined their family", 60, || {
         let alarms = gateway.json("/api/alarms");
         let all = alarms.as_array()?.iter();
-        (all.filter(|alarm| alarm["family"] == *family).count() == 4).then_some(())
+        (all.filter(|alarm| alarm["rule"] == "hot" && alarm["family"] == *family)
+            .count()
+            == 4)
+            .then_some(())
     });
 }
 

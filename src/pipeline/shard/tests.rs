@@ -220,9 +220,15 @@ fn own(of: u64) -> rules::OwnAlarm {
     }
 }
 
-/// What is raised, shelved, acknowledged and cleared by name: what was put out, what is listed at the end, and the
-/// snapshot.
-fn tell_own(mut rules: Rules) -> (Vec<String>, Vec<rules::AlarmInfo>, Vec<(Vec<u8>, Vec<u8>)>) {
+/// What was put out, what is listed at the end, and the snapshot.
+type ToldOwn = (
+    Vec<String>,
+    Vec<rules::AlarmInfo>,
+    BTreeMap<Vec<u8>, Vec<u8>>,
+);
+
+/// What is raised, shelved, acknowledged and cleared by name.
+fn tell_own(mut rules: Rules) -> ToldOwn {
     rules.start().unwrap();
     for n in 0..20 {
         rules.raise_own(own(n), 1_000 + n);
@@ -259,8 +265,7 @@ fn tell_own(mut rules: Rules) -> (Vec<String>, Vec<rules::AlarmInfo>, Vec<(Vec<u
     });
     let said = said.collect();
     let entries = rules.dirty_keys().into_iter();
-    let mut entries: Vec<_> = entries.filter_map(|(k, bytes)| Some((k, bytes?))).collect();
-    entries.sort();
+    let entries = entries.filter_map(|(k, bytes)| Some((k, bytes?))).collect();
     (said, rules.alarms(), entries)
 }
 

@@ -24,7 +24,9 @@ impl Compiler<'_> {
             "first" | "last" | "count" | "sum" | "avg" | "min" | "max" if self.on_event() => {
                 self.stage_aggregate(name, &call.args, range)
             }
-            "current" if self.on_event() => self.current(&call.args, range),
+            "current" if self.on_event() || self.names.place == Place::Key => {
+                self.current(&call.args, range)
+            }
             "score" if self.on_event() => self.score(&call.args, range),
             "similar" if self.on_event() => self.similar(&call.args, range),
             "duration" => self.duration(&call.args, range),
@@ -44,7 +46,7 @@ impl Compiler<'_> {
     fn unknown_function(&mut self, name: &str, range: Range<usize>) -> Node {
         let known: &[&str] = match self.names.place {
             Place::Column => &AGGREGATES,
-            Place::Event | Place::Columns => &FUNCTIONS,
+            Place::Event | Place::Columns | Place::Key => &FUNCTIONS,
         };
         let nearest = nearest(name, known.iter().copied());
         let name = name.to_owned();

@@ -12,6 +12,8 @@ pub(crate) enum Place {
     Column,
     /// Over a window's columns.
     Columns,
+    /// On a key, when nothing of the event is known any more.
+    Key,
 }
 
 /// The names known where an expression stands.
@@ -52,6 +54,13 @@ impl Names {
         }
     }
 
+    pub(crate) fn key() -> Self {
+        Self {
+            place: Place::Key,
+            ..Self::event()
+        }
+    }
+
     pub(crate) fn columns(columns: Vec<String>) -> Self {
         Self {
             place: Place::Columns,
@@ -73,7 +82,7 @@ impl Names {
         let event: &[&str] = match self.place {
             Place::Event => &VARIABLES,
             Place::Column => &["value"],
-            Place::Columns => &["group", "node", "device"],
+            Place::Columns | Place::Key => &["group", "node", "device"],
         };
         event
             .iter()

@@ -188,7 +188,7 @@ fn command(
     // After a restart nobody knows the match any more: only what is so then can be asked.
     let names = match on_restart {
         OnRestart::Undo => found.names.clone(),
-        OnRestart::Finish => Names::columns(Vec::new()),
+        OnRestart::Finish => Names::key(),
     };
     let allow_when = allow_when.and_then(|at| expression(source, &at, &names, true));
     if let Some(expr) = &allow_when {

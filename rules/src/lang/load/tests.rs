@@ -133,6 +133,30 @@ fn what_does_not_go_together() {
 }
 
 #[test]
+fn what_is_to_be_finished_after_a_restart_asks_only_what_is_known_then() {
+    let pack = |commands: &[&str]| {
+        let kind = "on_restart = \"finish\"\n[rule.threshold]\nmetric = \"T\"\nhigh = 1.0\n";
+        let one = |more: &&str| format!("[[rule.command]]\nmetric = \"A\"\nvalue = 1\n{more}\n");
+        let commands: String = commands.iter().map(one).collect();
+        load(&format!("{HEAD}{kind}{commands}"))
+    };
+    let check = |commands: &[&str], expected: &str| {
+        let all = pack(commands).expect_err(expected);
+        let first = all[0].problem.to_string();
+        assert!(first.contains(expected), "{first}");
+    };
+    let known = "allow_when = 'current(\"Mode\") == \"AUTO\" && device != \"x\"'";
+    assert_eq!(pack(&["", known]).err(), None);
+    check(&["", "allow_when = 'value > 3.0'"], "`value`");
+    check(&[""], "several commands");
+    in_rule(
+        "on_restart = \"repeat\"\n[rule.absence]\nfor = \"1s\"\n[[rule.command]]\nmetric = \"A\"\nvalue = 1\n\
+         [[rule.command]]\nmetric = \"A\"\nvalue = 1\n",
+        &["6:14 `on_restart` can't be `repeat`; it is one of undo, finish"],
+    );
+}
+
+#[test]
 fn patterns_are_checked_whole() {
     in_rule(
         "[rule.pattern]\nskip = \"first:hto\"\nstages = [{ name = \"hot\", contiguty = \"next\", when = 'value > 1' }]\n",
