@@ -1,6 +1,6 @@
 //! What a changed file changes: the keys that differ, which of them a reload takes, and which wait for a restart.
 //!
-//! One list, [`LIVE`], says what a reload takes. The gateway is reconfigured from [`take`]'s result and from nothing
+//! One list, `LIVE`, says what a reload takes. The gateway is reconfigured from [`take`]'s result and from nothing
 //! else, so that a key that is not in the list can't be in force by accident, and what is shown as in force is.
 
 use serde::Serialize;

@@ -194,8 +194,8 @@ fn a_full_stream_keeps_devices_waiting_for_nothing_and_costs_no_record() {
         assert!(lane()["pending"].as_u64()? > 0);
         (began.elapsed() >= full_for && lane()["state"] == "full").then_some(())
     });
-    // Full is full: nothing was forced in at the cost of what was there.
-    assert_eq!(nats.count(DATA), there);
+    // Nothing was forced in at the cost of what was there. One by one a message may still fit that did not as one of many.
+    assert!(nats.count(DATA) >= there);
     nats.change(DATA, |stream| stream.max_bytes = -1);
     gateway.drained();
     let messages = nats.messages(DATA);
