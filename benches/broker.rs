@@ -139,25 +139,14 @@ async fn pipeline(mut deliveries: mpsc::Receiver<Delivery>, journal: Journal, du
 }
 
 fn record(body: Vec<u8>) -> NewRecord {
-    NewRecord {
-        class: Class::Data,
-        origin: Origin::Received,
-        engine_ms: 0,
-        received_ms: 0,
-        clock_trusted: true,
-        key: Key {
-            group: Some("g".into()),
-            node: Some("n".into()),
-            device: Some("d".into()),
-        },
-        seq: None,
-        bdseq: None,
-        schema: None,
-        cause: None,
-        traceparent: None,
-        body: body.into(),
-        extra: Vec::new(),
-    }
+    NewRecord::new(
+        Class::Data,
+        Origin::Received,
+        0,
+        0,
+        Key::device("g", "n", "d"),
+        body,
+    )
 }
 
 /// A broker in a process of its own.

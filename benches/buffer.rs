@@ -45,23 +45,15 @@ fn folder() -> tempfile::TempDir {
 
 fn record(n: u64, body: &Bytes) -> NewRecord {
     NewRecord {
-        class: Class::Data,
-        origin: Origin::Received,
-        engine_ms: n,
-        received_ms: 1_700_000_000_000 + n,
-        clock_trusted: true,
-        key: Key {
-            group: Some("plant".into()),
-            node: Some("line-1".into()),
-            device: Some("press-7".into()),
-        },
         seq: Some((n % 256) as u8),
-        bdseq: None,
-        schema: None,
-        cause: None,
-        traceparent: None,
-        body: body.clone(),
-        extra: Vec::new(),
+        ..NewRecord::new(
+            Class::Data,
+            Origin::Received,
+            n,
+            1_700_000_000_000 + n,
+            Key::device("plant", "line-1", "press-7"),
+            body.clone(),
+        )
     }
 }
 

@@ -215,25 +215,18 @@ mod tests {
         Record {
             id,
             prev: id - 1,
-            data: NewRecord {
+            data: NewRecord::new(
                 class,
-                origin: Origin::Received,
+                Origin::Received,
                 engine_ms,
-                received_ms: 0,
-                clock_trusted: true,
-                key: Key {
+                0,
+                Key {
                     group: Some("g".into()),
                     node: Some("n".into()),
                     device: None,
                 },
-                seq: None,
-                bdseq: None,
-                schema: None,
-                cause: None,
-                traceparent: None,
-                body: bytes::Bytes::new(),
-                extra: Vec::new(),
-            },
+                bytes::Bytes::new(),
+            ),
         }
     }
 

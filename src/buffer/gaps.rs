@@ -26,25 +26,14 @@ fn gap_body(lost: &Lost) -> NewRecord {
         "last_ms": lost.last_ms,
         "cause": lost.cause,
     });
-    NewRecord {
-        class: Class::Gap,
-        origin: Origin::Derived,
-        engine_ms: lost.engine_ms,
-        received_ms: lost.last_ms,
-        clock_trusted: true,
-        key: Key {
-            group: None,
-            node: None,
-            device: None,
-        },
-        seq: None,
-        bdseq: None,
-        schema: None,
-        cause: None,
-        traceparent: None,
-        body: Bytes::from(body.to_string()),
-        extra: Vec::new(),
-    }
+    NewRecord::new(
+        Class::Gap,
+        Origin::Derived,
+        lost.engine_ms,
+        lost.last_ms,
+        Key::gateway(),
+        Bytes::from(body.to_string()),
+    )
 }
 
 /// Books the part of `hole` that no known lost range explains and that was still pending.

@@ -151,6 +151,28 @@ pub struct Key {
     pub device: Option<Arc<str>>,
 }
 
+impl Key {
+    /// The gateway itself.
+    #[must_use]
+    pub const fn gateway() -> Self {
+        Self {
+            group: None,
+            node: None,
+            device: None,
+        }
+    }
+
+    /// A device.
+    #[must_use]
+    pub fn device(group: &str, node: &str, device: &str) -> Self {
+        Self {
+            group: Some(group.into()),
+            node: Some(node.into()),
+            device: Some(device.into()),
+        }
+    }
+}
+
 /// What made a derived record. `(record, rule, index)` is unique, so that a replay after a crash appends
 /// only what is not there yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -193,6 +215,35 @@ pub struct NewRecord {
     pub body: Bytes,
     /// Headers of its own: the topic of a `raw` record, model and vector version of an `embedding`.
     pub extra: Vec<(Box<str>, Box<str>)>,
+}
+
+impl NewRecord {
+    /// A record of so much, at these times of a trusted clock; everything else is absent.
+    #[must_use]
+    pub fn new(
+        class: Class,
+        origin: Origin,
+        engine_ms: u64,
+        received_ms: u64,
+        key: Key,
+        body: impl Into<Bytes>,
+    ) -> Self {
+        Self {
+            class,
+            origin,
+            engine_ms,
+            received_ms,
+            clock_trusted: true,
+            key,
+            seq: None,
+            bdseq: None,
+            schema: None,
+            cause: None,
+            traceparent: None,
+            body: body.into(),
+            extra: Vec::new(),
+        }
+    }
 }
 
 /// A record in the journal.

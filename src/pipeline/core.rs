@@ -454,11 +454,7 @@ impl Core {
                 object.insert(name.to_owned(), more);
             }
         }
-        let key = Key {
-            group: None,
-            node: None,
-            device: None,
-        };
+        let key = Key::gateway();
         self.append_derived(now, Class::Status, key, None, &body, ports)
     }
 
@@ -537,23 +533,17 @@ impl Core {
             return;
         }
         let record = NewRecord {
-            class: Class::Raw,
-            origin: Origin::Received,
-            engine_ms: now.engine_ms,
-            received_ms: now.wall_ms,
             clock_trusted: now.trusted,
-            key: Key {
-                group: None,
-                node: None,
-                device: None,
-            },
-            seq: None,
-            bdseq: None,
-            schema: None,
-            cause: None,
             traceparent: inbound.traceparent.filter(|text| trace::is_valid(text)),
-            body: inbound.payload,
             extra: vec![("topic".into(), inbound.topic.as_ref().into())],
+            ..NewRecord::new(
+                Class::Raw,
+                Origin::Received,
+                now.engine_ms,
+                now.wall_ms,
+                Key::gateway(),
+                inbound.payload,
+            )
         };
         let lossless = inbound.qos.is_some_and(|q| q > Qos::AtMostOnce);
         self.append_received(record, inbound.ack, lossless, ports);
@@ -651,19 +641,17 @@ impl Core {
         body: Bytes,
     ) -> NewRecord {
         NewRecord {
-            class,
-            origin: Origin::Derived,
-            engine_ms: now.engine_ms,
-            received_ms: now.wall_ms,
             clock_trusted: now.trusted,
-            key,
-            seq: None,
-            bdseq: None,
-            schema: None,
             cause,
             traceparent: cause.and_then(|cause| self.traces.follow(cause)),
-            body,
-            extra: Vec::new(),
+            ..NewRecord::new(
+                class,
+                Origin::Derived,
+                now.engine_ms,
+                now.wall_ms,
+                key,
+                body,
+            )
         }
     }
 

@@ -45,11 +45,11 @@ fn all_cold(gateway: &Gateway) {
     });
 }
 
-/// What a foreign reader finds in a folder of objects: all whole, none overlapping another.
-fn read_foreign(folder: &Path, least: u64) {
+/// What a script of Python's own libraries says of a file or folder.
+fn foreign(name: &str, place: &Path) -> Value {
     let output = Command::new(tools::cold_python())
-        .arg(script("cold_table.py"))
-        .arg(folder)
+        .arg(script(name))
+        .arg(place)
         .output()
         .expect("Python runs");
     assert!(
@@ -57,7 +57,12 @@ fn read_foreign(folder: &Path, least: u64) {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// What a foreign reader finds in a folder of objects: all whole, none overlapping another.
+fn read_foreign(folder: &Path, least: u64) {
+    let told = foreign("cold_table.py", folder);
     let objects = told["objects"].as_array().expect("objects");
     assert!(objects.len() as u64 >= least, "{} objects", objects.len());
     let mut ends: BTreeMap<&str, u64> = BTreeMap::new();
@@ -433,17 +438,8 @@ fn rows(gateway: &Gateway) -> Vec<Value> {
         .status()
         .expect("the tool runs");
     assert!(status.success());
-    let output = Command::new(tools::cold_python())
-        .arg(script("table_rows.py"))
-        .arg(&table)
-        .output()
-        .expect("Python runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    let told = foreign("table_rows.py", &table);
+    told.as_array().expect("rows").clone()
 }
 
 #[test]

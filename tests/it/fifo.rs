@@ -19,25 +19,14 @@ const BODY: usize = 1_000;
 fn record(n: u64) -> NewRecord {
     let mut body = n.to_string().into_bytes();
     body.resize(BODY, b'.');
-    NewRecord {
-        class: Class::Data,
-        origin: Origin::Received,
-        engine_ms: n,
-        received_ms: 1_700_000_000_000 + n,
-        clock_trusted: true,
-        key: Key {
-            group: Some("g".into()),
-            node: Some("n".into()),
-            device: Some("d".into()),
-        },
-        seq: None,
-        bdseq: None,
-        schema: None,
-        cause: None,
-        traceparent: None,
-        body: body.into(),
-        extra: Vec::new(),
-    }
+    NewRecord::new(
+        Class::Data,
+        Origin::Received,
+        n,
+        1_700_000_000_000 + n,
+        Key::device("g", "n", "d"),
+        body,
+    )
 }
 
 /// Bytes that the files of a folder take.

@@ -25,29 +25,18 @@ fn promised(round: usize) -> u64 {
 
 fn record(n: u64) -> NewRecord {
     let alarm = n.is_multiple_of(50);
-    NewRecord {
-        class: if alarm { Class::Alarm } else { Class::Data },
-        origin: if alarm {
+    NewRecord::new(
+        if alarm { Class::Alarm } else { Class::Data },
+        if alarm {
             Origin::Derived
         } else {
             Origin::Received
         },
-        engine_ms: n,
-        received_ms: 1_700_000_000_000 + n,
-        clock_trusted: true,
-        key: Key {
-            group: Some("g".into()),
-            node: Some("n".into()),
-            device: Some("d".into()),
-        },
-        seq: None,
-        bdseq: None,
-        schema: None,
-        cause: None,
-        traceparent: None,
-        body: format!("{n} {}", "x".repeat(200)).into(),
-        extra: Vec::new(),
-    }
+        n,
+        1_700_000_000_000 + n,
+        Key::device("g", "n", "d"),
+        format!("{n} {}", "x".repeat(200)),
+    )
 }
 
 /// Small segments, so that some are sealed and made in each round.

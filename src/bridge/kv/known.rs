@@ -260,21 +260,14 @@ mod tests {
         Record {
             id,
             prev: 0,
-            data: NewRecord {
+            data: NewRecord::new(
                 class,
-                origin: Origin::Received,
-                engine_ms: 0,
-                received_ms: 0,
-                clock_trusted: true,
-                key: key(device),
-                seq: None,
-                bdseq: None,
-                schema: None,
-                cause: None,
-                traceparent: None,
-                body: encode_resolved(None, None, None, &metrics).into(),
-                extra: Vec::new(),
-            },
+                Origin::Received,
+                0,
+                0,
+                key(device),
+                encode_resolved(None, None, None, &metrics),
+            ),
         }
     }
 

@@ -7,11 +7,7 @@ use crate::buffer::record::{Class, Key, RecordId};
 use crate::pipeline::encode::{Headers, Place, gap_body, message_id};
 use crate::pipeline::subject;
 
-const NO_KEY: Key = Key {
-    group: None,
-    node: None,
-    device: None,
-};
+const NO_KEY: Key = Key::gateway();
 
 impl<U: Uplink> LaneTask<U> {
     pub(super) fn subject(&self, class: Class, key: &Key) -> String {

@@ -47,23 +47,20 @@ impl Journal {
             id,
             prev,
             data: NewRecord {
-                class,
-                origin: Origin::Received,
-                engine_ms: id,
-                received_ms: 1_764_433_500_000 + id,
-                clock_trusted: true,
-                key: Key {
-                    group: Some("plantA".into()),
-                    node: Some("gw-07".into()),
-                    device: device.map(Arc::from),
-                },
                 seq: Some(id as u8),
-                bdseq: None,
                 schema: Some(1),
-                cause: None,
-                traceparent: None,
-                body,
-                extra: Vec::new(),
+                ..NewRecord::new(
+                    class,
+                    Origin::Received,
+                    id,
+                    1_764_433_500_000 + id,
+                    Key {
+                        group: Some("plantA".into()),
+                        node: Some("gw-07".into()),
+                        device: device.map(Arc::from),
+                    },
+                    body,
+                )
             },
         }));
         drop(content);

@@ -21,29 +21,18 @@ use crate::buffer::{Config, Journal, Recovery};
 
 /// A record of `class` with `body`, at `ms` of both clocks.
 pub(super) fn record(class: Class, body: &[u8], ms: u64) -> NewRecord {
-    NewRecord {
+    NewRecord::new(
         class,
-        origin: if class == Class::Data {
+        if class == Class::Data {
             Origin::Received
         } else {
             Origin::Derived
         },
-        engine_ms: ms,
-        received_ms: 1_700_000_000_000 + ms,
-        clock_trusted: true,
-        key: Key {
-            group: Some("plant".into()),
-            node: Some("line".into()),
-            device: Some("press".into()),
-        },
-        seq: None,
-        bdseq: None,
-        schema: None,
-        cause: None,
-        traceparent: None,
-        body: Bytes::copy_from_slice(body),
-        extra: Vec::new(),
-    }
+        ms,
+        1_700_000_000_000 + ms,
+        Key::device("plant", "line", "press"),
+        Bytes::copy_from_slice(body),
+    )
 }
 
 pub(super) fn data(n: u64) -> NewRecord {
